@@ -32,7 +32,7 @@ def main() -> None:
     with LanguageModel.from_pretrained(args.model) as model:
         ids = model.encode(args.sentence)
         _, cache = model.run_with_cache(ids, name)
-        pattern = cache[name][args.head]  # (T, T): row = the token that attends, column = the token it attends to
+        pattern = cache[name][args.head]  # (T, T): row = the token that attends, column = the token attended to
         labels = [model.tokenizer.label(i) for i in ids]
 
     figure, axes = plt.subplots(figsize=(1.5 + 0.3 * len(ids), 1 + 0.3 * len(ids)), layout="constrained")

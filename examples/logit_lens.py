@@ -2,8 +2,9 @@
 
     python examples/logit_lens.py "To be, or not to"
 
-Takes the residual stream after every block (`h.0.resid_post`, …), applies the final norm and the head to it in numpy,
-and prints the likeliest next tokens with their probabilities (nostalgebraist, "interpreting GPT: the logit lens").
+Takes the residual stream after the embedding and after every block (`h.0.resid_post`, …), applies the final norm and
+the head to each of these states in numpy, and prints the likeliest next tokens with their probabilities
+(nostalgebraist, "interpreting GPT: the logit lens").
 """
 
 from __future__ import annotations

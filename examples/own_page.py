@@ -1,10 +1,10 @@
-"""Puts a model into your own web page: a text box whose continuation appears while you type.
+"""Puts a model into your own web page: a text box, and a continuation of the text that appears while you type.
 
     python examples/own_page.py --out my-page
     glgpt serve my-page
 
-`glgpt export --embed` writes the module `glgpt.js` and the model's files. This script adds a page that imports it. It
-needs the built viewer: any installed wheel has it, and in a clone `make viewer` builds it.
+`glgpt export --embed` writes the module `glgpt.js` and the model's files. This script adds a page that imports the
+module. The script needs the built viewer: every wheel includes it, and in a clone `make viewer` builds it.
 """
 
 from __future__ import annotations

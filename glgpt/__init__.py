@@ -88,12 +88,12 @@ _PACKAGES = {
 
 
 def __dir__() -> list[str]:
-    """Returns the public names, including those not imported yet, without this file's own imports."""
+    """Returns the public names, imported or not, and omits the names that this file imports for its own use."""
     return sorted({*(name for name in globals() if name.startswith("_")), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name at its first use, so that the command starts, and stops, at once."""
+    """Imports a public name at its first use, so that the command `glgpt` starts fast and obeys signals at once."""
     if name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_PACKAGES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The command `glgpt`, also as `python -m glgpt`; it handles signals before it imports anything else."""
+"""Runs the command `glgpt`, also as `python -m glgpt`. Installs signal handlers before it imports the rest."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ _leaving = False
 
 
 def leave(number: int, _frame: object = None) -> None:
-    """Prints which signal came first, and ends the process with the exit code of a shell: 130 or 143.
+    """Prints which signal came first, and ends the process with the exit code that a shell reports: 130 or 143.
 
-    It is the signal handler while the command starts, when there is nothing to clean up. An exception could be
-    swallowed or replaced by a module that is being imported.
+    This is the signal handler while the command starts, when there is nothing to clean up. It raises no exception,
+    because a module that is being imported could swallow or replace an exception.
     """
     global _leaving
     if _leaving:
@@ -30,7 +30,7 @@ def leave(number: int, _frame: object = None) -> None:
 
 
 def entry() -> int:
-    """Runs the command line of this process and returns its exit code; afterwards, signals are ignored."""
+    """Runs the command line of this process and returns the exit code; afterwards, SIGINT and SIGTERM are ignored."""
     for number in LINES:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, leave)

@@ -1,4 +1,4 @@
-"""The exceptions for users' mistakes, and functions that quote untrusted text in a message."""
+"""Defines the exceptions for users' mistakes, and functions that quote untrusted text in a message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FileError(GlgptError):
 
 
 class ArgumentError(GlgptError):
-    """An invalid argument: a value out of range, or two that cannot be combined."""
+    """An invalid argument: a value out of range, or two arguments that cannot be combined."""
 
 
 class DeviceError(GlgptError):
@@ -27,7 +27,7 @@ class DeviceError(GlgptError):
 def quoted(text: object, limit: int = 80) -> str:
     """Returns `text` as one printable line of at most `limit` characters, with an ellipsis in the middle if it is long.
 
-    Control characters are escaped: in names and values from files and arguments, they could control the terminal.
+    Escapes control characters, because a name or value from a file or an argument could control the terminal with them.
     """
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
     if len(line) <= limit:
@@ -37,7 +37,7 @@ def quoted(text: object, limit: int = 80) -> str:
 
 
 def written(value: object, limit: int = 80) -> str:
-    """Returns the `repr` of a value of any size and depth, shortened and escaped like `quoted`."""
+    """Returns the `repr` of a value, shortened and escaped as by `quoted`; a huge integer is only described."""
     if isinstance(value, str):
         half = limit // 2  # shortened first: escaping takes time proportional to the length
         return quoted(repr(value if len(value) <= limit else f"{value[:half]}…{value[-half:]}"), limit + 4)

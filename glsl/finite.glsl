@@ -4,7 +4,7 @@
 
 bool finite(float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }
 
-// x with -infinity replaced by +infinity: a softmax gives -infinity no weight, which would hide an overflow.
+// Returns x with -infinity replaced by +infinity: a softmax gives -infinity no weight, which would hide an overflow.
 vec4 overflow_kept(vec4 x) {
   return mix(x, abs(x), equal(floatBitsToUint(x) & 0x7f800000u, uvec4(0x7f800000u)));
 }

@@ -1,4 +1,4 @@
-// Included by every shader: precision, and how a texel is fetched and stored. `formats/` decodes its values.
+// Included by every shader: sets the precision, and fetches and stores texels. `formats/` decodes their values.
 // The device sets FETCH_LOD and STORAGE_UINT; the recorder defines the accessors of each sampler after this file.
 precision highp float;
 precision highp int;

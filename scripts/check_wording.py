@@ -1,9 +1,9 @@
 """Checks wording in comments, docstrings, messages and documents, and the subjects of a branch's commits.
 
-    python scripts/check_wording.py            list the places that CONTRIBUTING.md's word table asks to replace
+    python scripts/check_wording.py            list the places whose words CONTRIBUTING.md's table replaces
     python scripts/check_wording.py --commits origin/main      also check the subjects of the commits since origin/main
 
-Each rule below is a pattern and its replacement. Phrases in `ALLOWED` are correct English and are skipped.
+Each of `RULES` is a pattern and the words to write instead. Phrases in `ALLOWED` are correct English and are skipped.
 Exits with 1 if there is a hit.
 """
 
@@ -60,7 +60,7 @@ MAX_SUBJECT = 72  # characters
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (line number, text) of the lines of a file that people read: comments, strings, or a document's prose."""
+    """Yields (line number, text) for each line in the comments and strings of a source file, or in a document."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         fenced = False

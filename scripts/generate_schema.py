@@ -1,9 +1,9 @@
-"""Writes what the page needs of the Python definitions: JSON schemas and TypeScript modules.
+"""Writes JSON schemas and TypeScript modules from Python definitions, so that the page uses the same definitions.
 
     python scripts/generate_schema.py            rewrites the files that are not current
-    python scripts/generate_schema.py --check    exits with 1 and names them instead
+    python scripts/generate_schema.py --check    lists the files that are not current, and exits with 1 if there are any
 
-`viewer/schema` gets the schemas, and `viewer/src/runtime/generated` the types and constants.
+The schemas are written to `viewer/schema`, the types and constants to `viewer/src/runtime/generated`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from glgpt.wire import client, hidden, messages
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "viewer/src/runtime/generated"
-WIDTH = 120  # of a line
+WIDTH = 120  # maximum characters of a line
 
 
 def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
-    """Returns a JSON value in TypeScript, on one line if that fits after `before` characters; `quote`: all keys."""
+    """Returns a JSON value in TypeScript, on one line if it fits after `before` characters; `quote` quotes all keys."""
     if isinstance(value, dict):
         keys = [name if name.isidentifier() and not quote else json.dumps(name) for name in value]
         rows = [(f"{key}: ", item) for key, item in zip(keys, value.values(), strict=True)]
@@ -67,7 +67,7 @@ def constants(about: str, values: dict[str, Any]) -> str:
 
 
 def pre_tokenizers() -> str:
-    """Returns the module of the constants of GGUF's tokenizers."""
+    """Returns the TypeScript module with the constants of GGUF's tokenizers."""
     names = "NORMAL UNKNOWN CONTROL USER_DEFINED UNUSED BYTE MAX_MERGES MAX_TOKEN MAX_CHARACTERS NO_TOKEN BLANK ROLES"
     names += " ENDS WHOLE_WORDS PRE_TOKENIZERS"
     values = {name: getattr(tokenizer_files, name) for name in names.split()}
@@ -75,7 +75,7 @@ def pre_tokenizers() -> str:
 
 
 def sampling() -> str:
-    """Returns the module of the sampling settings of texts and answers."""
+    """Returns the TypeScript module with the sampling settings for texts and for chat answers."""
     values = {
         "TEXT_SAMPLING": prompts.TEXT_SAMPLING,
         "CHAT_SAMPLING": generation_config.CHAT_SAMPLING,
@@ -88,7 +88,7 @@ def sampling() -> str:
 
 
 def patterns() -> str:
-    """Returns the module of the regular expressions that the page's tokenizers run."""
+    """Returns the TypeScript module with the regular expressions that the page's tokenizers run."""
     known = {checked_pattern(pattern): splits.javascript(pattern) for pattern in splits.PAGE_PATTERNS}
     about = "Regular expressions of a tokenizer.json in JavaScript (glgpt/gguf/splits.py), and limits."
     limits = {"MAX_GROWTH": tokenizer_document.MAX_GROWTH, "MAX_RUN": runs.MAX_RUN_CHARACTERS, "MAX_IDS": MAX_IDS}
@@ -99,7 +99,7 @@ def patterns() -> str:
 
 
 def plain(schema: Any) -> Any:
-    """Returns a schema of pydantic without the titles, defaults and discriminators that nothing reads."""
+    """Returns a schema of pydantic without its titles, defaults and discriminators, which nothing reads."""
     if isinstance(schema, list):
         return [plain(item) for item in schema]
     if not isinstance(schema, dict):
@@ -113,15 +113,15 @@ def plain(schema: Any) -> Any:
     return found
 
 
-# Keys in this order before all others: the first error that a validator finds is the clearest.
+# These keys come first, in this order, so that the first error that a validator finds is the clearest.
 ORDER = ("$schema", "$id", "title", "description", "type", "additionalProperties", "required")
 
 
 def ordered(schema: Any) -> Any:
-    """Returns a schema for a file: its keys in order, without what only TypeScript's types need.
+    """Returns a schema as written to a file: with its keys in order and without `tsType`, which only TypeScript needs.
 
-    It also lacks schemas that all items of an array, or all fields of an object, meet: the page would visit each of a
-    tokenizer's 100,000 to check nothing.
+    Schemas of items or fields that match every value are removed too: because of them, the page would visit each of a
+    tokenizer's 100,000 tokens without checking anything.
     """
     if isinstance(schema, list):
         return [ordered(item) for item in schema]
@@ -164,7 +164,7 @@ def type_of(schema: Any, indent: int = 0) -> str:
 
 
 def array_type(schema: dict[str, Any], indent: int) -> str:
-    """Returns the type of an array, a tuple if its length is fixed."""
+    """Returns the type of an array; if the array's length is fixed, a tuple."""
     first = [type_of(item, indent) for item in schema.get("prefixItems", [])]
     item, length = type_of(schema.get("items"), indent), schema.get("maxItems")
     if length is not None and length == schema.get("minItems") and (length <= 4 or length == len(first)):
@@ -173,7 +173,7 @@ def array_type(schema: dict[str, Any], indent: int) -> str:
 
 
 def tuple_type(items: Sequence[str], indent: int) -> str:
-    """Returns the type of a tuple, on several lines if it is long."""
+    """Returns the type of a tuple; a long type has several lines."""
     line = ", ".join(items)
     if len(line) < WIDTH // 2:
         return f"readonly [{line}]"
@@ -182,7 +182,7 @@ def tuple_type(items: Sequence[str], indent: int) -> str:
 
 
 def object_type(schema: dict[str, Any], indent: int) -> str:
-    """Returns the type of an object: one with the properties of the schema, or a record."""
+    """Returns the type of an object: an object with the schema's properties, or a record if the schema has none."""
     others = schema.get("additionalProperties")
     if "properties" not in schema:
         return f"Record<string, {type_of(others, indent)}>"
@@ -204,7 +204,7 @@ def comment(text: str) -> str:
 
 
 def types(about: str, schema: dict[str, Any], whole: str) -> str:
-    """Returns the TypeScript module of a schema's types; `whole` is the name of the document's."""
+    """Returns the TypeScript module of a schema's types; `whole` is the name of the document's type."""
     lines = [f"// {about} Written by scripts/generate_schema.py.\n"]
     others = sorted(set(re.findall(r'"glgpt:(\w+)#/\$defs/(\w+)"', json.dumps(schema))))
     for other in dict.fromkeys(other for other, _ in others):
@@ -215,7 +215,7 @@ def types(about: str, schema: dict[str, Any], whole: str) -> str:
 
 
 def declaration(name: str, schema: dict[str, Any]) -> str:
-    """Returns the declaration of a type, with its description."""
+    """Returns the declaration of a type, after the schema's description as a comment."""
     about = schema.get("description")
     found, upper = type_of(schema), title(name)
     kind = f"interface {upper} {found}" if found.startswith("{") else union(upper, found)
@@ -223,14 +223,14 @@ def declaration(name: str, schema: dict[str, Any]) -> str:
 
 
 def union(name: str, found: str) -> str:
-    """Returns the declaration of a union, a line for each part if one line does not hold it."""
+    """Returns the declaration of a union, with a line for each part if it does not fit on one line."""
     line = f"type {name} = {found};"
     names = re.fullmatch(r"\w+( \| \w+)+", found)
     return line if not names or len(line) < WIDTH - 7 else f"type {name} =\n  | " + found.replace(" | ", "\n  | ") + ";"
 
 
 SIZE, COUNT, NAME = {"type": "integer", "minimum": 1}, {"minimum": 0}, {"minLength": 1}
-# Conditions of a program's fields that the types of its classes do not state
+# Conditions of a program's fields, by the field's name, that the types in `program.spec` do not express
 FIELDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("width", "height", "layers", "rows", "cols", "stack"), SIZE),
     **{name: {"items": SIZE} for name in ("tiles", "viewport")},
@@ -244,7 +244,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 def program() -> dict[str, Any]:
-    """Returns the schema of programs: the fields of their classes, as `Program.to_json` writes them."""
+    """Returns the schema of programs: the fields of the classes in `program.spec`, as `Program.to_json` writes them."""
     schema = document("program", spec.Program, "serialization")
     for part in (schema, *schema["$defs"].values()):
         part["additionalProperties"] = False
@@ -263,14 +263,14 @@ def program() -> dict[str, Any]:
 
 
 def narrowed(field: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Returns a field of a schema with more conditions."""
+    """Returns the schema of a field with the conditions `more` added."""
     if "items" in more:
         return {"type": "array", "minItems": 2, "maxItems": 2, **more}
     return {"enum": list(more["enum"])} if "enum" in more else more if "const" in more else field | more
 
 
 def formats() -> str:
-    """Returns the module of the storage formats."""
+    """Returns the TypeScript module with the storage formats."""
     found = {}
     for name, fmt in ALL.items():
         coding = fmt.coding
@@ -283,7 +283,7 @@ def formats() -> str:
 
 
 def protocols() -> str:
-    """Returns the module of the constants of split servers and of federations."""
+    """Returns the TypeScript module with the constants of split servers and of federations."""
     about = "The messages of split servers (glgpt/wire) and federations (glgpt/federation/protocol.py)."
     split = {
         "PROTOCOL": messages.PROTOCOL, "AGAIN": messages.AGAIN, "MAX_GUESSES": messages.MAX_GUESSES,
@@ -298,7 +298,7 @@ def protocols() -> str:
     return constants(about, split | federation)
 
 
-# Modules of message types: what they are and where, the name of each union, and its definition
+# Modules of message types: for each, its description, and by name the definitions of the unions of its types
 MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "split-messages": (
         "The messages of split servers, as in glgpt/wire/messages.py.",
@@ -312,7 +312,7 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def message_types(about: str, unions: dict[str, Any]) -> str:
-    """Returns the module of the types of messages, and of each union of them by its name."""
+    """Returns the TypeScript module with the types of messages, and with the `unions` of these types by name."""
     lines = [f"// {about} Written by scripts/generate_schema.py.\n"]
     parts: dict[str, dict[str, Any]] = {}
     for name, definition in unions.items():
@@ -326,7 +326,7 @@ def message_types(about: str, unions: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-# Documents of a page: their class, and the document whose definitions they share
+# Documents of a page: for each, its class, and the name of another document whose definitions it shares ("": none)
 DOCUMENTS: dict[str, tuple[Any, str]] = {
     "manifest": (manifest.Manifest, ""),
     "training": (training.Training, "manifest"),
@@ -336,11 +336,11 @@ DOCUMENTS: dict[str, tuple[Any, str]] = {
     "shape": (player.ShapeDescription, "manifest"),
     "packed": (packed.Packed, "program"),
 }
-UNCHECKED = ("shape", "packed")  # files that a page knows by their SHA-256: types, but no schema
+UNCHECKED = ("shape", "packed")  # files that a page verifies by their SHA-256: they have types, but no schema
 
 
 def page_documents(schemas: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the schemas of `DOCUMENTS`, after the others."""
+    """Adds the schemas of `DOCUMENTS` to `schemas`, and returns `schemas`."""
     for name, (definition, other) in DOCUMENTS.items():
         schema = closed(document(name, definition))
         schemas[name] = sharing(schema, other, schemas[other]["$defs"]) if other else schema
@@ -348,7 +348,7 @@ def page_documents(schemas: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
 
 
 def closed(schema: Any) -> Any:
-    """Returns a schema whose objects have no further fields, unless it allows them."""
+    """Returns a schema in which no object may have further fields, except objects that allow them explicitly."""
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):
@@ -361,7 +361,7 @@ def closed(schema: Any) -> Any:
 
 
 def sharing(schema: dict[str, Any], name: str, shared: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schema that refers to another one's definitions, without copies of them."""
+    """Returns a schema without its copies of the definitions in `shared`; it refers to those of document `name`."""
     parts = {part: value for part, value in schema["$defs"].items() if part not in shared}
     text = json.dumps(schema | {"$defs": parts})
     for part in shared:

@@ -1,7 +1,7 @@
 """Makes the pictures in docs/images from the current embedded model and page.
 
     python scripts/pictures.py                          make all pictures
-    python scripts/pictures.py page-text head           make these
+    python scripts/pictures.py page-text head           make only these
     python scripts/pictures.py --out out/pictures       write to another folder, to compare
 
 `glgpt dump` draws `attention` and `head`. Each `page-…` is a screenshot of the exported page in Chromium (build the
@@ -36,14 +36,14 @@ from glgpt.system.files import written_whole  # noqa: E402
 
 LINE = "To be, or not to be: that is the question."
 HEAD = 1, 6  # layer and head that, in `LINE`, attend to the latest comma or colon
-WORD = "·tell"  # a token of the page's first text whose alternatives are whole words too
-PAGE_HEAD = 3, 5  # layer and head that, in the same text, attend from a line's end to the speaker's name
+WORD = "·tell"  # a token of the page's first text; its alternatives are whole words too
+PAGE_HEAD = 3, 5  # layer and head that, in the page's first text, attend from a line's end to the speaker's name
 WIDTH = 1180
 STEPS = 320  # training steps before the picture is taken
 TIMEOUT = 300_000  # ms
 
 WRITTEN = "!document.querySelector('.text-caret') && /decode/.test(document.querySelector('.text-rate')?.textContent)"
-SHOWN = "!document.querySelector('.text-caret') && document.querySelector('.text-token')"  # a recorded text stays
+SHOWN = "!document.querySelector('.text-caret') && document.querySelector('.text-token')"  # for a recorded text
 STRONGEST = """async ([layer, head]) => {  // finds the strongest attention to a token before the previous one: [x, y]
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
@@ -100,7 +100,7 @@ class Studio:
 
     @contextmanager
     def page(self, link: str, height: int, view: str = "Text", site: str = "") -> Iterator[Any]:
-        """Opens the page at `link`, waits until its text is written, and shows a view."""
+        """Opens a page at `link` (of `site`, by default `plain`), waits until its text is written, and shows a view."""
         chromium = self.chromium
         with chromium.new_page(viewport={"width": WIDTH, "height": height}, color_scheme="light") as page:
             wait_without_eval(page).set_default_timeout(TIMEOUT)
@@ -125,7 +125,7 @@ class Studio:
 
 
 def packed(png: bytes) -> bytes:
-    """Reduces a picture to 256 colours. The 64 most common colours, and with them plain areas, do not change."""
+    """Reduces a picture to 256 colours. The 64 most common colours do not change, so plain areas stay the same."""
     with Image.open(io.BytesIO(png)) as file:
         image = file.convert("RGB")
     pixels = np.asarray(image).reshape(-1, 3)
@@ -185,7 +185,7 @@ def page_textures(studio: Studio) -> None:
 
 
 def page_passes(studio: Studio) -> None:
-    """Shows a token's passes with their times, and one of them."""
+    """Shows a token's passes with their times, and the details of one pass."""
     with studio.page("#tokens=90", 1026, "Passes") as page:
         page.get_by_role("button", name="Measure times").click()
         page.wait_for_function(
@@ -205,7 +205,7 @@ def page_device(studio: Studio) -> None:
 
 
 def page_cut(studio: Studio) -> None:
-    """Shows a layer that attends only to the previous token: both texts, compared word by word."""
+    """Shows a layer that attends only to the previous token, and its text compared word by word with the original."""
     with studio.page("#tokens=60&layer=2&head=mean", 860, "Attention") as page:
         page.get_by_label("Attends to").select_option("previous")
         page.wait_for_function("document.querySelector('.interventions-parting')")
@@ -229,7 +229,7 @@ def page_tokens(studio: Studio) -> None:
 
 
 def page_train(studio: Studio) -> None:
-    """Shows a model after `STEPS` steps of training, a text by it (`page-write`) and its score (`page-score`)."""
+    """Shows a model after `STEPS` steps of training, its text (`page-write`) and its score (`page-score`)."""
     with studio.page("#tokens=2&step=train", 1000, "Train", studio.training) as page:
         page.get_by_role("button", name="Start").click()
         for step in range(STEPS // 10, STEPS + 1, STEPS // 10):

@@ -1,4 +1,4 @@
-"""Measures a split model: what rounding hidden states costs, what they reveal, and its speed.
+"""Measures a split model: how rounding hidden states changes the loss, which tokens the states reveal, and the speed.
 
 The results are in docs/design/performance.md and docs/guide/split.md.
 
@@ -50,22 +50,22 @@ from glgpt.wire import hidden, messages  # noqa: E402
 from glgpt.wire.messages import Ask, Open, Step  # noqa: E402
 
 TEXT = ROOT / "tests" / "data" / "shakespeare-validation.txt"
-JUDGED, LEARNED = 20, 100  # windows of a whole context to test and to train on, for `probe`
+JUDGED, LEARNED = 20, 100  # numbers of windows (texts as long as the context) on which `probe` tests and trains
 LOSS_WINDOWS = 20
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
 ROUND_TRIPS = (0, 5, 50, 200)  # milliseconds
 CLIENTS = (1, 2, 4, 8)
-ROUNDS = 3  # for each number of clients, in turns
+ROUNDS = 3  # rounds of each measurement, in alternating runs
 
 
 def windows(model: GPT2, count: int) -> list[list[int]]:
-    """Returns `count` consecutive texts of a whole context."""
+    """Returns `count` consecutive texts, each as long as the context."""
     ids, n = model.encode(TEXT.read_text(encoding="utf-8")), model.config.n_positions
     return [ids[i * n : (i + 1) * n] for i in range(count)]
 
 
 def nats(logits: Floats, ids: list[int]) -> Floats:
-    """Returns the loss of each next token, `[T - 1]`."""
+    """Returns the loss of each token after the first, in nats; the result has shape `[T - 1]`."""
     x = logits[:-1].astype(np.float64)
     x -= x.max(axis=1, keepdims=True)
     losses: Floats = np.log(np.exp(x).sum(axis=1)) - x[np.arange(len(x)), ids[1:]]
@@ -73,7 +73,7 @@ def nats(logits: Floats, ids: list[int]) -> Floats:
 
 
 def loss(name: str | None, count: int) -> None:
-    """Prints loss and greedy agreement for each split point and each encoding of hidden states."""
+    """Prints the loss increase and the differing greedy tokens, for each split point and encoding of hidden states."""
     with GPT2.from_pretrained(name, device="software") as model:
         texts, names = windows(model, count), model.config.stream()
         runs = [model.run_with_cache(ids, names) for ids in texts]
@@ -102,7 +102,7 @@ def loss(name: str | None, count: int) -> None:
 
 
 def probe(name: str | None) -> None:
-    """Prints how many tokens of unseen text a linear map recovers from their hidden states, for each depth."""
+    """Prints the share of unseen text's tokens that a linear map recovers from their hidden states, for each depth."""
     with GPT2.from_pretrained(name, device="software") as model:
         names = model.config.stream()
         texts = windows(model, LEARNED + JUDGED)
@@ -120,7 +120,7 @@ def probe(name: str | None) -> None:
         x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
         onehot = np.zeros((cut, vocab))
         onehot[np.arange(cut), targets[:cut]] = 1
-        onehot /= np.sqrt(onehot.sum(axis=0) + 1)  # so that rare tokens count nearly as much as common ones
+        onehot /= np.sqrt(onehot.sum(axis=0) + 1)  # so that rare tokens count nearly as much as common tokens
         w = np.linalg.solve(x[:cut].T @ x[:cut] + 1e-1 * np.eye(x.shape[1]), x[:cut].T @ onehot)
         right = float(((x[cut:] @ w).argmax(axis=1) == targets[cut:]).mean())
         print(f"{n}: {100 * right:.1f}% of {len(targets) - cut} unseen tokens", flush=True)
@@ -128,7 +128,7 @@ def probe(name: str | None) -> None:
 
 @contextlib.contextmanager
 def server(model: str | None = None, blocks: str = "4-5", **options: Any) -> Iterator[StageServer]:
-    """Runs a server of some blocks of a model, by default on software GL."""
+    """Runs a server of the given blocks of a model, by default on software GL."""
     engine = Engine(model, blocks, **{"device": "software"} | options)
     with contextlib.closing(engine), running(StageServer(engine, port=0)) as made:
         yield made
@@ -159,7 +159,7 @@ def serving(model: str, blocks: str, device: str, dtype: str) -> Iterator[str]:
 
 
 def token(name: str | None, device: str, blocks: str | None, dtype: str, wire: str, tokens: int) -> None:
-    """Prints the milliseconds per decoded token, unsplit and with some blocks on a local server, measured in turns."""
+    """Prints the milliseconds per decoded token, unsplit and split with a local server, in alternating runs."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(model_or_random(name))
         with Checkpoint.open(folder) as checkpoint:
@@ -173,7 +173,7 @@ def token(name: str | None, device: str, blocks: str | None, dtype: str, wire: s
         for temperature in (0.0, 1.0):
             taken: dict[str, list[float]] = {"unsplit": [], "split": []}
             texts = set()
-            for round_ in range(ROUNDS + 1):  # the first compiles
+            for round_ in range(ROUNDS + 1):  # the first round compiles
                 for label, model in (("unsplit", whole), ("split", split)):
                     stream = model.generate_ids(prompt, tokens, temperature=temperature, seed=1)
                     texts.add(tuple(stream))
@@ -203,7 +203,7 @@ async def client(url: str, width: int, tokens: int) -> None:
 
 
 def clients(url: str, count: int, width: int, tokens: int) -> None:
-    """Runs `count` sessions at once and prints the seconds that they took."""
+    """Runs `count` sessions at once and prints the seconds until all have ended."""
 
     async def run() -> float:
         start = time.perf_counter()

@@ -18,7 +18,7 @@ from hypothesis import settings
 from glgpt.gl import device as gl_device
 from glgpt.gl.device import Device, open_device
 
-# The same examples each time, so that a failure seen once is seen again.
+# Draws the same examples in each run, so that a failure can be repeated.
 settings.register_profile("glgpt", derandomize=True, deadline=None, database=None)
 settings.register_profile("quick", settings.get_profile("glgpt"), max_examples=40)
 
@@ -26,18 +26,18 @@ settings.register_profile("quick", settings.get_profile("glgpt"), max_examples=4
 def pytest_configure(config: pytest.Config) -> None:
     """Gives the run its own cache, shares the processors among its workers, and enables interrupts.
 
-    - glgpt's cache is in a folder that is removed at the end of the run. It has the results of a probe, so that no test
-      measures and all machines use the same kernel (except in tests that measure alone).
-    - Mesa's shader cache is the user's, as for every program that draws: compiling takes most of the time of a run, and
-      Mesa's key covers its build, the processor and the shader. The workers, the commands that tests start and the
-      browsers all share it.
+    - glgpt's cache is in a folder that is removed at the end of the run. The cache contains prepared probe results, so
+      that no test measures and all machines use the same kernel. Tests marked `alone` measure instead.
+    - Mesa uses the user's shader cache: compiling takes most of the time of a run, and a key of that cache covers
+      Mesa's build, the processor and the shader. The workers, the browsers and the commands that tests start share it.
     - Each of n workers computes with 1/n of the processors.
-    - Mesa draws in the thread that calls it (except in tests that measure alone): its own threads sometimes use freed
+    - Mesa draws in the thread that calls it (except in tests marked `alone`): its own threads sometimes use freed
       memory, which ended Chromium's GPU process about once in 50 tests (docs/design/decisions/page.md).
-    - Mesa compiles shaders without LLVM's optimisation (except in tests that measure alone), which takes most of the
-      time of a run without a cache and does not change results.
+    - Mesa compiles shaders without LLVM's optimisation (except in tests marked `alone`). The optimisation takes most of
+      the time of a run without a cache, and does not change results.
     - `make test` draws fewer examples than `make test-all`.
-    - A shell starts a background job with SIGINT ignored, which every command that a test starts would inherit.
+    - SIGINT gets Python's handler. A shell starts background jobs with SIGINT ignored, and commands that tests start
+      would inherit that.
     """
     settings.load_profile("quick" if config.option.markexpr == "not slow" else "glgpt")
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,10 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """once(name, fill) returns a folder that `fill` fills in the first worker that asks, for all workers to read."""
+    """Returns once(name, fill). It returns a folder that all workers share; the first call with a name runs `fill`."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # each worker has its own folder in that of the run
+        base = base.parent  # each worker has its own folder within the run's folder
 
     def folder(name: str, fill: Callable[[Path], None]) -> Path:
         path = base / f"once-{name}"

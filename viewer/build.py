@@ -67,7 +67,7 @@ def npm(folder: Path, *arguments: str) -> None:
     if not is_fresh(installed, [folder / "package-lock.json"]):
         steps.insert(0, ["ci", "--no-fund", "--no-audit", "--fetch-retries=1"])
     for step in steps:
-        # npm's output goes to stderr, since a caller may use stdout for its own output
+        # npm's output goes to stderr, since callers may need stdout for their own output
         code = subprocess.run([*command, *step], cwd=folder, env=os.environ | {"PATH": path}, stdout=2, check=False)
         if code.returncode:
             raise SystemExit(f"npm {' '.join(step)} failed in {folder}")

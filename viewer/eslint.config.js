@@ -1,8 +1,8 @@
-// typescript-eslint's strict type-checked rules with four exceptions, the length of lines, and which folders each
-// folder of src/ may import.
+// Uses typescript-eslint's strict type-checked rules with four exceptions, and limits the length of lines and the
+// folders that each folder of src/ may import.
 import tseslint from "typescript-eslint";
 
-/** Globals that exist only with a document, so not in workers and tests. */
+/** Lists globals that exist only with a document. Workers and tests have no document. */
 const DOM_GLOBALS = [
   "document",
   "window",
@@ -20,10 +20,10 @@ const INTERFACE = {
   message: "Only app/ and dashboard/ may import user-interface packages.",
 };
 
-/** Returns the rule that imports must not match `regex`. */
+/** Returns a rule: imports must not match `regex`. */
 const noImports = (regex, message, ...more) => ["error", { patterns: [{ regex, message }, ...more] }];
 
-/** Returns the rules of a folder without DOM: it must not import what the regular expression `forbidden` matches. */
+/** Returns the rules of a folder without DOM. Its imports must not match the regular expression `forbidden`. */
 function folderRules(folder, forbidden, message) {
   return {
     files: [`src/${folder}/**`],
@@ -37,7 +37,7 @@ function folderRules(folder, forbidden, message) {
   };
 }
 
-/** Returns the rule of files of app/: they must not import what the regular expression `forbidden` matches. */
+/** Returns the rule of files of app/. Their imports must not match the regular expression `forbidden`. */
 const appRules = (files, forbidden, message) => ({
   files: [`src/app/${files}`],
   rules: { "no-restricted-imports": noImports(forbidden, message) },
@@ -52,7 +52,7 @@ export default tseslint.config(
     rules: {
       "@typescript-eslint/no-non-null-assertion": "off", // tsc types every index as possibly undefined
       "max-params": ["error", 8],
-      "max-len": ["error", { code: 120, ignoreUrls: true, ignoreRegExpLiterals: true }], // prettier breaks no text
+      "max-len": ["error", { code: 120, ignoreUrls: true, ignoreRegExpLiterals: true }], // prettier splits no strings
       "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
       "@typescript-eslint/no-meaningless-void-operator": "off", // `void signal.value` subscribes to a signal
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],

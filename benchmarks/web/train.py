@@ -1,4 +1,4 @@
-"""The training benchmark of `run.py`: writes the files for its page, and formats the results."""
+"""Writes the files for the page of the training benchmark (`run.py --train`), and formats the results."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from glgpt.program.spec import Limits
 from glgpt.training.program import Recipe
 from glgpt.training.settings import PRESETS
 
-SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}  # size: engines; jax-js would take minutes for a step of small
+# Size -> engines that are compared with the page. jax-js would take minutes for a step of `small`.
+SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}
 VOCABULARY = 256  # one token per byte
-LARGEST = 16384  # maximum texture size in texels: `small` has taller textures than all devices guarantee
+LARGEST = 16384  # maximum texture size in texels: `small` has taller textures than some devices support
 LR = 1e-3
 APART = {"f32": 1e-3, "f16": 5e-3}  # maximum difference of the first losses, in nats
 
 
 def make_folder(folder: Path, rounds: int, sizes: Sequence[str], precision: str = "f32") -> None:
-    """Writes all files for the page: a text, a model with which it probes the device, and a step's program per kernel.
+    """Writes all files for the page: a text, a model for probing the device, and the program of a step for each kernel.
 
-    The page trains in `precision`, the others in f32.
+    The page trains in `precision`; the other engines train in f32.
     """
     (folder / "text").write_text(bundled("plays"), encoding="utf-8")
     offers = [_offer(folder, name, precision) for name in sizes]
@@ -53,7 +54,7 @@ def _config(name: str) -> GPT2Config:
 
 
 def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
-    """Returns a size in the format of an exported page, but with the whole batch of its preset."""
+    """Returns the entry of a size as in an exported page's training.json, but with the whole batch of the preset."""
     p, config = PRESETS[name], _config(name)
     recipe = Recipe(batch=p.batch, context=p.context, betas=(0.9, p.beta2), precision=precision)
     programs = []
@@ -74,7 +75,7 @@ def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
 
 
 def finish(result: dict[str, Any], precision: str = "f32") -> dict[str, Any]:
-    """Adds rates, shares of the peak, and the ratios of an engine's time to the page's.
+    """Adds rates, shares of the peak, and the ratio of each engine's time to the page's time.
 
     Raises GlgptError if engines do not compute the same losses.
     """

@@ -1,7 +1,6 @@
 """Serves a model over HTTP with OpenAI's API: chat and text completions, streaming, structured output.
 
-`engine` owns the model and its thread and continues up to eight texts at once; `requests` checks what clients send,
-`tools` describes functions, `choices` collects the text of an answer, `calls` finds calls of functions in it, `answers`
-writes it as JSON; `routes` and `server` are the HTTP side, with `access` for keys and origins. Depends on
-`glgpt.inference` and the limits of `glgpt.page`'s server.
+`engine` owns the model and its thread, and continues up to eight texts at once; `requests` checks requests, `tools`
+describes functions, `choices` and `calls` collect the text and the calls of an answer, `answers` writes it as JSON, and
+`routes`, `server` and `access` handle HTTP. The package depends on `glgpt.inference` and `glgpt.page.serve`.
 """

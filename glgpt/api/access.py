@@ -21,9 +21,10 @@ OPEN = ("/health",)  # paths that need no key
 
 
 def api_key(given: str | None, file: str | None) -> str | None:
-    """Returns the key of the options, else of the environment; None if there is none.
+    """Returns the key that the options give, else the key in the environment variable; None without either.
 
-    Raises ArgumentError for two keys, and for one that is too short or holds other characters than visible ASCII.
+    Raises ArgumentError for two keys. A key that is too short or has characters other than visible ASCII raises
+    ArgumentError, or FileError if it comes from a file.
     """
     if given is not None and file is not None:
         raise ArgumentError("both --api-key and --api-key-file were given; give one of them")
@@ -43,8 +44,8 @@ def api_key(given: str | None, file: str | None) -> str | None:
 class Access:
     """Middleware that refuses requests without the key, and requests from web pages of other origins.
 
-    Pages of `origins` may read answers (CORS). A request of any other page is refused, also one that needs no
-    permission from the browser, since it would use the device all the same.
+    Pages of `origins` may read answers (CORS). A request from any other page is refused, even if it needs no CORS
+    permission, because it would use the device too.
     """
 
     def __init__(self, app: Any, key: str | None, origins: Collection[str]) -> None:
@@ -65,7 +66,7 @@ class Access:
         elif origin in self.origins:
             await self._cors(scope, receive, send)
         else:
-            why = f"pages of {quoted(origin)} may not use this server; its host can allow that with --origin"
+            why = f"pages of {quoted(origin)} may not use this server; to allow them, start it with --origin"
             await ApiError(403, why).response()(scope, receive, send)
 
     async def _with_key(self, scope: Scope, receive: Receive, send: Send) -> None:

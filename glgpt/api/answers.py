@@ -16,7 +16,7 @@ from glgpt.text.tokenizer import Tokenizer
 
 @dataclass
 class Answer:
-    """The fields that all pieces of an answer share, and the writers of its parts."""
+    """Holds the fields that all pieces of an answer share, and writes the pieces."""
 
     chat: bool
     model: str
@@ -26,9 +26,9 @@ class Answer:
     tools: Tools | None = None
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
-    _offsets: dict[int, int] = field(default_factory=dict)  # characters of each text so far, for text_offset
-    _parsers: dict[int, CallParser] = field(default_factory=dict)  # of each text, if it may call functions
-    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # of text that is not sent yet
+    _offsets: dict[int, int] = field(default_factory=dict)  # number of characters of each text so far
+    _parsers: dict[int, CallParser] = field(default_factory=dict)  # parser of each text, if it may call functions
+    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # tokens of unsent text
 
     def __post_init__(self) -> None:
         """Draws the id."""
@@ -55,11 +55,11 @@ class Answer:
         return self._object("chat.completion" if self.chat else "text_completion", found) | {"usage": usage}
 
     def begin(self, index: int) -> dict[str, Any]:
-        """Returns the first piece of a chat's text, which names the role."""
+        """Returns the first piece of a chat text, which names the role."""
         return self._piece([{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
 
     def pieces(self, event: Event) -> Iterator[dict[str, Any]]:
-        """Yields the pieces of a stream for an event; none yet for text that may become a call of a function."""
+        """Yields the pieces of a stream for an event. Text that may turn out to be a function call is held back."""
         if not self.tools:
             content: dict[str, Any] = {"text": event.text}
             if self.chat:
@@ -83,7 +83,7 @@ class Answer:
         return self._piece([{"index": index, **content, "logprobs": found, "finish_reason": reason}])
 
     def end(self, usage: Any) -> dict[str, Any]:
-        """Returns the last piece of a stream with usage."""
+        """Returns the usage, as the last piece of a stream."""
         return self._piece([]) | {"usage": usage}
 
     def _piece(self, choices: list[Any]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Answer:
 
 
 def _call(part: CallPart, index: int | None = None) -> dict[str, Any]:
-    """Returns a call, or a part of it with an index, as OpenAI's API writes it."""
+    """Returns a call in the form of OpenAI's API; with `index`, a part of a streamed call."""
     found: dict[str, Any] = {} if index is None else {"index": index}
     if part.name is None:
         return found | {"function": {"arguments": part.arguments}}
@@ -131,7 +131,7 @@ def _call(part: CallPart, index: int | None = None) -> dict[str, Any]:
 
 
 def _message(parts: Sequence[Part]) -> dict[str, Any]:
-    """Returns an answer that may have calls."""
+    """Returns the message of an answer that may have calls."""
     text = "".join(part for part in parts if isinstance(part, str))
     calls: list[dict[str, Any]] = []
     for part in parts:
@@ -149,7 +149,7 @@ def _reason(reason: str | None, parser: CallParser) -> str | None:
 
 
 def usage(choices: Sequence[Choice], prompts: int) -> dict[str, Any]:
-    """Returns the numbers of tokens; `choices` are equally many for each of the `prompts`."""
+    """Returns the numbers of tokens. `prompts` is the number of prompts; each has the same number of `choices`."""
     each = len(choices) // prompts
     cached = sum(choice.row.run.cached_tokens for choice in choices[::each])
     read = cached + sum(choice.row.run.prefill_tokens for choice in choices[::each])

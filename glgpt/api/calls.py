@@ -1,4 +1,4 @@
-"""Finds calls of functions in the text of a model while it arrives."""
+"""Finds calls of functions in the text of a model while the text arrives."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-ARGUMENTS, PARAMETERS = "arguments", "parameters"  # names of a call's arguments, the second in Llama 3's form
-_TAG = "<|python_tag|>"  # Llama 3 may write it before a call
+ARGUMENTS, PARAMETERS = "arguments", "parameters"  # keys of a call's arguments; Llama 3 uses the second
+_TAG = "<|python_tag|>"  # a tag that Llama 3 may write before a call
 _HEAD = re.compile(
     r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:' + ARGUMENTS + "|" + PARAMETERS + r')"\s*:\s*(?=\{)'
 )
@@ -19,7 +19,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class CallPart:
-    """A part of call `index`: with `name` its beginning; `arguments` continues the JSON of its arguments."""
+    """A part of call number `index`. Only its first part has `name`; `arguments` is the next piece of JSON."""
 
     index: int
     arguments: str = ""
@@ -34,8 +34,9 @@ class CallParser:
     """Separates a model's text into content and calls of the functions `names`.
 
     A call is `{"name": …, "arguments": {…}}` between <tool_call> and </tool_call>, as Qwen, Hermes and SmolLM2 write
-    it, or without them at the beginning of the text, also with "parameters" as Llama 3 writes it. Calls of other
-    functions stay content. `most` is the number of calls after which the rest is dropped.
+    it. The tags may be missing at the beginning of the text and after another call, and "parameters" may replace
+    "arguments", as Llama 3 writes it. Calls of other functions stay content. After `most` calls, the rest of the text
+    is dropped.
     """
 
     names: Collection[str]
@@ -43,16 +44,16 @@ class CallParser:
     count: int = 0
     _held: str = ""
     _state: str = "text"  # or "call", "arguments", "after"
-    _opened: str = ""  # the text before the call: OPEN, or "" at the beginning of the answer
-    _fresh: bool = True  # True until there is content: a call may begin without OPEN
+    _opened: str = ""  # the tag before the call: OPEN, or "" if there is none
+    _fresh: bool = True  # True at the beginning and after a call: a call may begin without OPEN
     _depth: int = 0  # open braces and brackets of the arguments
     _quoted: bool = False  # True within a string of the arguments
     _escaped: bool = False
-    _brace: bool = False  # True if the call itself is still to be closed
+    _brace: bool = False  # True if the closing brace of the call is still to come
     _parts: list[Part] = field(default_factory=list)
 
     def push(self, piece: str) -> list[Part]:
-        """Returns the parts that are known after a piece of the text."""
+        """Adds a piece of the text and returns the new parts."""
         self._held += piece
         while self._held and (self.most is None or self.count < self.most or self._state == "arguments"):
             states = {"text": self._text, "call": self._call, "arguments": self._arguments, "after": self._after}
@@ -62,7 +63,7 @@ class CallParser:
         return found
 
     def flush(self) -> list[Part]:
-        """Returns the rest at the end of the text: a call that is not complete is content."""
+        """Returns the remaining parts at the end of the text: text not yet recognized as a call is content."""
         done = self.most is not None and self.count >= self.most
         if self._state in ("text", "call") and not done:
             text = self._opened * (self._state == "call") + self._held
@@ -76,7 +77,7 @@ class CallParser:
             self._parts.append(text)
             self._fresh = self._fresh and not text.strip()
 
-    # -- states: each returns True if it took a part of the held text and the next state can go on -------------------
+    # -- states: each returns True if it consumed a part of the held text, so the next state can run ------------
 
     def _text(self) -> bool:
         if self._fresh:
@@ -156,7 +157,7 @@ class CallParser:
 
 
 def _text_of(literal: str) -> str:
-    """Returns the text of a string in JSON; "" if it is not valid."""
+    """Returns the text of a string in JSON; "" if the string is not valid."""
     try:
         return str(json.loads(literal, strict=False))
     except ValueError:
@@ -164,7 +165,7 @@ def _text_of(literal: str) -> str:
 
 
 def _call_of(found: Any, names: Collection[str]) -> tuple[str, str] | None:
-    """Returns the name and the arguments, as JSON, of a call; None for other JSON."""
+    """Returns the name of a call and its arguments as JSON; None for anything else."""
     if not isinstance(found, dict) or not isinstance(found.get("name"), str) or found["name"] not in names:
         return None
     own = found.get(ARGUMENTS, found.get(PARAMETERS))

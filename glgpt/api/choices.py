@@ -1,4 +1,4 @@
-"""Collects one text of an answer while it is generated: pieces, log probabilities, why it ended."""
+"""Collects one text of an answer during its generation: pieces, log probabilities, and the reason why it ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 @dataclass(frozen=True)
 class TokenChance:
-    """A token, the logarithm of the probability that the model gave it, and those of the likeliest tokens."""
+    """A token, its log probability in the model, and the log probabilities of the likeliest tokens."""
 
     token: int
     logprob: float
@@ -26,7 +26,7 @@ class TokenChance:
 
 @dataclass(frozen=True)
 class Event:
-    """A piece of text `index`, or with `reason` its end; with `error` it failed."""
+    """A piece of text number `index`. With `reason`, the text has ended; with `error`, it has failed."""
 
     index: int
     text: str = ""
@@ -37,9 +37,10 @@ class Event:
 
 @dataclass(eq=False)
 class Choice:
-    """A text that is being generated. `emit` receives its events; `top` is None without log probabilities.
+    """A text that is being generated. `emit` receives its events; `ends` are the ids that end it.
 
-    Its methods are called in the thread of the model.
+    `top` is the number of likeliest tokens to report with each token; None reports no log probabilities. The methods
+    are called in the thread of the model.
     """
 
     index: int
@@ -55,14 +56,14 @@ class Choice:
     _chances: list[TokenChance] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Follows the row."""
+        """Registers callbacks with the row."""
         self._decoder = StreamDecoder(self.tokenizer)
         self.row.watch = self.take
         if self.top is not None:
             self.row.observe = self.observe
 
     def observe(self, logits: Floats, token: int) -> None:
-        """Stores the log probability of a token that was chosen from these logits, unless it ends the text."""
+        """Stores the log probability of a token that was chosen from these logits, unless the token ends the text."""
         if token in self.ends:
             return
         row = logits.astype(np.float64)
@@ -80,7 +81,7 @@ class Choice:
         return self.stops.found
 
     def finish(self) -> None:
-        """Sends the remaining text, and why it ended."""
+        """Sends the remaining text and the reason why the text ended, or the error with which it failed."""
         if self.done:
             return
         self.done = True

@@ -34,7 +34,7 @@ USUAL_SECONDS = 2.0  # assumed duration of a text before any has ended
 
 
 class FullError(Exception):
-    """The queue is full; `retry_after` is the number of seconds after which there is likely to be a place."""
+    """The queue is full. A place is likely to be free after `retry_after` seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"the queue is full; try again in {retry_after} s")
@@ -43,7 +43,7 @@ class FullError(Exception):
 
 @dataclass
 class Wanted:
-    """A text to generate after a prompt: `top` likeliest tokens with log probabilities, or None without any."""
+    """A text of at most `tokens` tokens to generate after a prompt. `top` is the same as in `Choice`."""
 
     prompt: ChatPrompt
     tokens: int
@@ -54,7 +54,7 @@ class Wanted:
 
 @dataclass(eq=False)
 class Job:
-    """A request: its texts, when it arrived, and the callback for the events of its texts."""
+    """A request: its texts, the time of its arrival, and whether its first token was generated."""
 
     choices: list[Choice]
     came: float = field(default_factory=time.perf_counter)
@@ -62,10 +62,11 @@ class Job:
 
 
 class Engine:
-    """A model that continues up to `most` texts side by side; more wait, up to `queue` of them.
+    """A model that continues up to `most` texts side by side; up to `queue` further texts wait.
 
-    Everything that uses the GPU happens in one thread. A text is the one that `LanguageModel.chat` or `generate` gives
-    for the same prompt and seed, whatever else runs. Raises GlgptError for a model that cannot be loaded or used.
+    All work on the GPU happens in one thread. A text equals the result of `LanguageModel.chat` or `generate` for the
+    same prompt and seed, whatever other texts run. `cached` is the number of positions in the caches of all texts
+    together (default: `CACHED_POSITIONS` per text). Raises GlgptError for a model that cannot be loaded or used.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Engine:
         self.most, self.queue, self._cached = most, queue, cached
         self._change = threading.Condition()
         self._new: list[Job] = []
-        self._gone: list[Job] = []  # to cancel
+        self._gone: list[Job] = []  # jobs to cancel
         self._jobs: dict[Job, None] = {}
         self._closed = False
         self._usual = USUAL_SECONDS
@@ -97,16 +98,19 @@ class Engine:
 
     @property
     def context(self) -> int:
-        """Maximum number of tokens of a prompt and its continuation, of which the last is not fed back."""
+        """Returns the maximum number of tokens of a prompt and its continuation.
+
+        The last token of the continuation does not count, because it is not fed back into the model.
+        """
         return self.model.context
 
     @property
     def waiting(self) -> int:
-        """Number of texts that wait for a place."""
+        """Returns the number of texts that wait for a place."""
         return self._batch.waiting + sum(len(job.choices) for job in self._new)
 
     def chat_prompt(self, messages: list[dict[str, Any]], tools: Tools | None = None) -> ChatPrompt:
-        """Returns the ids of messages. Raises GlgptError for unusable ones, and a model without a chat template."""
+        """Returns the token ids of messages. Raises GlgptError for unusable messages or a missing chat template."""
         template = self.model.chat_template
         written = for_template(messages, tools, template.mentions)
         with self._tokenizing:
@@ -117,16 +121,16 @@ class Engine:
 
     @property
     def call_form(self) -> CallForm:
-        """Returns how the model writes a call."""
+        """Returns the form in which the model writes a call."""
         return CallForm.of(self.model.chat_template.mentions)
 
     def text_prompt(self, prompt: str | Sequence[int]) -> ChatPrompt:
-        """Returns the ids of a text, or checked ids. Raises GlgptError for unusable ones."""
+        """Returns the ids of a text, or the given ids once checked. Raises GlgptError for an unusable prompt."""
         with self._tokenizing:
             return ChatPrompt(self.model.check_ids(self.model.encode(prompt) if isinstance(prompt, str) else prompt))
 
     def prepare(self, wanted: Sequence[Wanted], emit: Callable[[Event], None]) -> Job:
-        """Returns a job whose events `emit` receives, in the thread of the model.
+        """Returns a job that generates these texts. `emit` receives the job's events, in the thread of the model.
 
         Raises GlgptError for sampling options that cannot be used, such as a schema that is not supported.
         """
@@ -160,7 +164,7 @@ class Engine:
             raise FullError(max(1, min(MAX_RETRY_AFTER_S, round(rounds * self._usual))))
 
     def cancel(self, job: Job) -> None:
-        """Ends a job whose client does not need it any more; nothing happens if it has ended."""
+        """Ends a job that its client no longer needs; does nothing if the job has ended."""
         with self._change:
             self._gone.append(job)
             self._change.notify_all()
@@ -250,7 +254,7 @@ class Engine:
         try:
             self._batch.advance()
             metrics.STEPS.inc()
-        except Exception as error:  # a bug or a lost device: every request receives it
+        except Exception as error:  # a bug or a lost device: every request receives the error
             logger.error("a step of generation failed", exc_info=error)
             failure = error if isinstance(error, GlgptError) else GlgptError(f"the server failed: {error}")
             for job in list(self._jobs):
@@ -263,7 +267,7 @@ class Engine:
             self._report(job)
 
     def _report(self, job: Job) -> None:
-        """Finishes the texts of a job that have ended, and the job with its last one."""
+        """Finishes the texts of a job that have ended. After the last text, removes the job and updates the metrics."""
         if not job.first and any(choice.row.drawn for choice in job.choices):
             job.first = True
             metrics.FIRST_TOKEN_SECONDS.observe(time.perf_counter() - job.came)
@@ -291,6 +295,6 @@ class Engine:
 
 
 def each_seed(options: SamplingOptions, count: int) -> list[SamplingOptions]:
-    """Returns options for several texts of one prompt: the seed of the first, and those after it."""
+    """Returns options for `count` texts of one prompt, with consecutive seeds that begin at the seed of `options`."""
     first = options.seeded()
     return [replace(first, seed=((first.seed or 0) + i) % 2**64) for i in range(count)]

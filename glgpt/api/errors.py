@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API, which its clients turn into exceptions."""
+"""Writes errors in the form of OpenAI's API; clients of that API turn them into exceptions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPES = {
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
-}  # by status; others are "server_error"
+}  # by status; other statuses are "server_error"
 ALLOWED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
@@ -42,11 +42,11 @@ ALLOWED = {
     "string_too_long": "a string of at most {max_length} characters",
     "string_type": "a string",
     "too_long": "an array of at most {max_length}",
-}  # description of the values that fit, by pydantic's type of error
+}  # description of the allowed values, by pydantic's type of error
 
 
 class ApiError(Exception):
-    """An answer other than 200; `param` is the field of the request at fault, `code` a word for programs."""
+    """An answer with a status other than 200. `param` is the request's field at fault, and `code` is for programs."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ def invalid_request(given: dict[str, Any], error: ValidationError) -> ApiError:
     found = error.errors()
     found = [each for each in found if each["loc"][0] == found[0]["loc"][0]]
     places = [_place(given, each["loc"], each["type"] == "missing") for each in found]
-    # Each type that a field may have gives an error; the deepest are about the types that come closest.
+    # pydantic reports an error for each type that a field may have; the deepest errors are of the type that fits best.
     deepest = max(map(len, places))
     place = next(place for place in places if len(place) == deepest)
     errors = [each for each, own in zip(found, places, strict=True) if own == place]
     where, kind = quoted(".".join(place)), errors[0]["type"]
     if kind == "extra_forbidden":
-        return ApiError(400, f"{where} is not a field that this server knows", where)
+        return ApiError(400, f"{where} is not a field that this server supports", where)
     if kind == "missing":
         return ApiError(400, f"{where} is missing", where)
     if errors[0]["loc"][-1] == "[key]":
@@ -91,14 +91,14 @@ def invalid_request(given: dict[str, Any], error: ValidationError) -> ApiError:
         return ApiError(
             400, f"{quoted('.'.join(place[:-1]))} has the key {in_json(place[-1])}; keys must be {allowed}", where
         )
-    # A value of the right type with something else wrong is closer to what was meant than one of another type.
+    # Errors about values of the correct type are closer to what the client meant than errors about the type.
     errors = [each for each in errors if not each["type"].endswith(("_type", "_parsing"))] or errors
     allowed = " or ".join(dict.fromkeys(map(_allowed, errors)))
     return ApiError(400, f"{where} is {in_json(errors[0]['input'])}; it must be {allowed}", where)
 
 
 def in_json(value: object) -> str:
-    """Returns a value as JSON, shortened and escaped like `quoted`."""
+    """Returns a value as JSON, shortened and escaped as by `quoted`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return written(value)
     try:
@@ -118,7 +118,7 @@ def _allowed(error: ErrorDetails) -> str:
 
 
 def _place(given: Any, parts: Sequence[int | str], missing: bool) -> list[str]:
-    """Returns the keys and indices of a pydantic location, which also names the types that were tried."""
+    """Returns the keys and indices of a pydantic location, without the names of the types that were tried."""
     place = []
     for i, part in enumerate(parts):
         if part in given if isinstance(given, dict) else isinstance(given, list) and isinstance(part, int):

@@ -1,10 +1,10 @@
-"""Prometheus metrics of the API server (`/metrics`, `--metrics`)."""
+"""Defines the Prometheus metrics of the API server (`/metrics`, `--metrics`)."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
 REQUESTS = Counter("glgpt_api_requests", "Answered requests by path and HTTP status.", ["path", "status"])
 PROMPT_TOKENS = Counter("glgpt_api_prompt_tokens", "Tokens of all prompts.")
-CACHED_TOKENS = Counter("glgpt_api_cached_tokens", "Tokens of prompts that were already in the cache.")
+CACHED_TOKENS = Counter("glgpt_api_cached_tokens", "Prompt tokens that were already in the cache.")
 GENERATED_TOKENS = Counter("glgpt_api_generated_tokens", "Generated tokens.")
 ACTIVE = Gauge("glgpt_api_active_texts", "Texts that are being generated.")
 WAITING = Gauge("glgpt_api_waiting_texts", "Texts that wait for a place.")

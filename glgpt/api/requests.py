@@ -1,4 +1,4 @@
-"""Checks what clients send, and turns it into texts to generate."""
+"""Checks the bodies of requests, and turns them into texts to generate."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from glgpt.errors import GlgptError, quoted
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
-MAX_CHOICES = 32  # texts of one request
+MAX_CHOICES = 32  # maximum number of texts per request
 MAX_STOPS = 16
-MAX_TOP = 20  # likeliest tokens with log probabilities
-COMPLETION_TOKENS = 16  # as OpenAI's default
+MAX_TOP = 20  # maximum number of likeliest tokens to report, with log probabilities
+COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for text completions
 IGNORED = (
     "model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "reasoning_effort", "verbosity",
-)  # fields that clients send and that change nothing here  # fmt: skip
+)  # fields that clients may send and that have no effect here  # fmt: skip
 Count = Annotated[int, Field(ge=1)]
 Stop = Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=MAX_STOPS)]
 
@@ -32,7 +32,7 @@ class _Strict(BaseModel):
 
 
 class StreamOptions(_Strict):
-    """Says how an answer is streamed."""
+    """Holds the options of a streamed answer."""
 
     include_usage: bool = False
     include_obfuscation: bool | None = None
@@ -49,14 +49,14 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(_Strict):
-    """Says which form an answer has."""
+    """Holds the required form of an answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
 class StructuredOutputs(BaseModel):
-    """Holds the constraint of an answer, as vLLM names it."""
+    """Holds the constraint of an answer, with the field names of vLLM."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
     json_: dict[str, Any] | str | None = Field(None, alias="json")
@@ -95,7 +95,7 @@ class GenerationRequest(_Strict):
 
     @property
     def stops(self) -> list[str]:
-        """The texts before which an answer ends."""
+        """Returns the texts before which an answer ends."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
@@ -104,11 +104,11 @@ class GenerationRequest(_Strict):
         return any(True for _ in self._constraints())
 
     def constraint(self) -> Constraint | None:
-        """Returns what the answer must match. Raises ApiError for several of them, and for one that is invalid."""
+        """Returns the constraint of the answer, or None. Raises ApiError for several constraints or an invalid one."""
         asked = list(self._constraints())
         if len(asked) > 1:
             names = " and ".join(field for field, _ in asked)
-            raise ApiError(400, f"{names} both constrain the answer; give one of them", asked[1][0])
+            raise ApiError(400, f"{names} each constrain the answer; give only one", asked[1][0])
         for field, made in asked:
             try:
                 return made()
@@ -123,7 +123,7 @@ class GenerationRequest(_Strict):
         return ApiError(400, f"{quoted(own.name)}: {error}" if own and own.name else str(error), field)
 
     def _constraints(self) -> Iterator[tuple[str, Callable[[], Constraint]]]:
-        """Yields each field that constrains the answer, and what makes its constraint."""
+        """Yields each field that constrains the answer, and a function that makes its constraint."""
         own, more = self.response_format, self.structured_outputs or StructuredOutputs(json=None)
         if own and own.type == "json_schema":
             if own.json_schema is None or (schema := own.json_schema.schema_) is None:
@@ -146,7 +146,7 @@ class GenerationRequest(_Strict):
                 yield field, partial(kind, value)
 
     def sampling(self, vocab_size: int, defaults: Mapping[str, Any]) -> SamplingOptions:
-        """Returns how tokens are chosen; `defaults` are used for fields that are missing or null.
+        """Returns the sampling options; `defaults` apply to fields that are missing or null.
 
         Raises ApiError, naming the field, for values that cannot be used.
         """
@@ -167,7 +167,7 @@ class GenerationRequest(_Strict):
         chosen |= {name: value for name, value in defaults.items() if chosen[name] is None}
         if chosen["temperature"] is None:
             chosen["temperature"] = 1.0
-        if chosen["top_k"] is not None and chosen["top_k"] <= 0:  # 0 and -1 mean all, as in vLLM
+        if chosen["top_k"] is not None and chosen["top_k"] <= 0:  # 0 and -1 mean all tokens, as in vLLM
             chosen["top_k"] = None
         for name, value in chosen.items():
             try:
@@ -191,12 +191,12 @@ class ChatRequest(GenerationRequest):
 
     @property
     def limit(self) -> int | None:
-        """The maximum number of tokens of an answer; None: as many as the context holds."""
+        """Returns the maximum number of tokens of an answer; None for as many as the context holds."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def top(self) -> int | None:
-        """The number of likeliest tokens to send with each token; None without log probabilities."""
+        """Returns the number of likeliest tokens to send with each token; None to send no log probabilities."""
         if not self.logprobs:
             if self.top_logprobs:
                 raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs")
@@ -204,14 +204,14 @@ class ChatRequest(GenerationRequest):
         return self.top_logprobs or 0
 
     def offered(self) -> Tools | None:
-        """Returns the functions that the answer may call. Raises ApiError for a choice that cannot be used."""
+        """Returns the functions that the answer may call. Raises ApiError for a tool_choice that cannot be used."""
         found = Tools.asked(self.tools, self.tool_choice, self.parallel_tool_calls)
         if found and found.forced and self.constraint():
-            raise ApiError(400, "tool_choice and another field both constrain the answer; give one", "tool_choice")
+            raise ApiError(400, "tool_choice and another field each constrain the answer; give only one", "tool_choice")
         return found
 
     def plain_messages(self) -> list[dict[str, Any]]:
-        """Returns the messages with contents of text parts joined. Raises ApiError for images and sounds."""
+        """Returns the messages, with the text parts of each content joined. Raises ApiError for images and sounds."""
         return [_plain(i, message) for i, message in enumerate(self.messages)]
 
 
@@ -226,7 +226,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts. Raises ApiError if there is none or one is empty."""
+        """Returns the prompts. Raises ApiError if the list or a prompt is empty."""
         given: Sequence[Any] = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         if not given or any(each in ("", []) for each in given):
             raise ApiError(400, "the prompt is empty; give some text or token ids", "prompt")

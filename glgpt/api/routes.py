@@ -45,13 +45,13 @@ from glgpt.text.untrusted.chat_template import ChatPrompt
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 4 << 20
-COMMENT_INTERVAL_S = 15.0  # seconds of silence after which a stream gets a comment, so that proxies retain it
-COMPILERS = 2  # constraints that are compiled side by side
+COMMENT_INTERVAL_S = 15.0  # seconds of silence after which a comment is sent, so that proxies keep the connection
+COMPILERS = 2  # maximum number of constraints that are compiled at the same time
 DRAIN_RETRY_S = 5  # seconds after which a client may try again, when the server shuts down
 
 
 class Api:
-    """The application around an engine; `draining` refuses new requests."""
+    """The web application that serves an engine. While `draining` is True, it refuses new requests."""
 
     def __init__(
         self, engine: Engine, key: str | None = None, origins: Collection[str] = (), hosts: Collection[str] = ()
@@ -59,9 +59,9 @@ class Api:
         self.engine, self.draining, self.open = engine, False, 0
         self.name = engine.model.name
         self._since = int(time.time())
-        # Their own threads: constraints that take seconds to compile must not hold up other requests.
+        # Separate threads, so that constraints that take seconds to compile do not delay other requests.
         self._compilers = ThreadPoolExecutor(COMPILERS, "glgpt-compile")
-        self._compiling = 0  # texts whose constraints are compiled, or wait for that
+        self._compiling = 0  # texts whose constraints are being compiled or wait to be compiled
         metrics.DRAINING.set_function(lambda: self.draining)
         posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/chat/completions": self._chat,
@@ -84,7 +84,7 @@ class Api:
 
     @property
     def busy(self) -> bool:
-        """True while a request is answered, waits for the model, or has a constraint that is compiled."""
+        """True while a request is being answered, waits for the model, or waits for its constraint to be compiled."""
         return bool(self.open or self._compiling or self.engine.busy)
 
     def _counted(
@@ -157,7 +157,7 @@ class Api:
         )
 
     async def _body(self, request: Request) -> bytes:
-        """Returns the body. Raises ApiError for one that is too large or not JSON, and if the server shuts down."""
+        """Returns the body. Raises ApiError if it is too large or not sent as JSON, or if the server shuts down."""
         if self.draining:
             raise ApiError(503, "the server is shutting down", retry_after=DRAIN_RETRY_S)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -218,9 +218,10 @@ class Api:
         return StreamingResponse(pieces, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def _submitted(self, request: Request, prepared: Callable[[], Job], compiled: int) -> Job:
-        """Submits what `prepared` returns, which compiles a constraint for `compiled` texts, or none.
+        """Submits the job that `prepared` returns.
 
-        Raises ApiError if the queue has no place, before it compiles and after it.
+        `prepared` compiles constraints for `compiled` texts, which may be 0. Raises ApiError if the queue has no place,
+        before or after the compilation.
         """
         try:
             if compiled:
@@ -264,7 +265,7 @@ class Api:
         return JSONResponse(answer.whole(job.choices, found, usage(job.choices, prompts)))
 
     async def _pieces(self, job: Job, events: asyncio.Queue[Event], answer: Answer, counted: int) -> AsyncIterator[str]:
-        """Yields the server-sent events of an answer; with `counted` prompts, also the usage."""
+        """Yields the server-sent events of an answer, and the usage if `counted`, the number of prompts, is not 0."""
         self.open += 1
         try:
             if answer.chat:
@@ -300,14 +301,14 @@ def _failure(error: GlgptError) -> ApiError:
 
 
 def _fingerprint(engine: Engine) -> str:
-    """Returns what may change the text of a seed: the version, and the format of the weights."""
+    """Returns what the text of a seed depends on: the version of glgpt and the format of the weights."""
     return f"glgpt-{__version__}-{engine.model.dtype}"
 
 
 async def _while_connected(request: Request, work: asyncio.Future[T]) -> T:
-    """Returns the result of work in a thread, which is dropped if the client leaves or this task is cancelled.
+    """Returns the result of work in a thread. Raises ClientDisconnect if the client disconnects first.
 
-    Raises ClientDisconnect if the client leaves.
+    In that case, and if this task is cancelled, the result is dropped.
     """
     gone = asyncio.ensure_future(_disconnected(request))
     both: set[asyncio.Future[Any]] = {work, gone}
@@ -318,7 +319,7 @@ async def _while_connected(request: Request, work: asyncio.Future[T]) -> T:
         return work.result()
     finally:
         gone.cancel()
-        work.cancel()  # no change if it has ended
+        work.cancel()  # no effect if it has ended
 
 
 async def _disconnected(request: Request) -> None:

@@ -16,17 +16,17 @@ from glgpt.page.serve import bound_socket, settings
 from glgpt.system.network import LOOPBACK, in_address, is_loopback, reachable
 
 PORT = 8080
-DRAIN_TIMEOUT_S = 30.0  # seconds that running answers have to end
-AFTER_DRAIN_S = 2  # seconds that connections have to close after that
+DRAIN_TIMEOUT_S = 30.0  # maximum seconds for running answers to end
+AFTER_DRAIN_S = 2  # maximum seconds for connections to close, after the answers have ended
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that lets answers end after the first signal, and ends at the second."""
+    """A uvicorn server that lets running answers end after the first signal; a second signal ends it at once."""
 
     api: Api
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Refuses new requests from now on. The signal's own handler receives it after the server has ended."""
+        """Begins the shutdown; at a second signal, ends the server. Then uvicorn calls the previous signal handler."""
         if self.api.draining:
             super().handle_exit(sig, frame)
             self.force_exit = True
@@ -47,7 +47,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class ApiServer:
-    """A server on `host`, whose port is bound by the constructor; port 0 takes a free one.
+    """A server on `host`. The constructor binds the port; port 0 selects a free port.
 
     Raises ArgumentError for an address that cannot be used, or that other machines could use without a key.
     """
@@ -71,7 +71,7 @@ class ApiServer:
         self._server: _Uvicorn | None = None
 
     def run(self, engine: Engine, started: Callable[[], None] = lambda: None) -> None:
-        """Serves until `stop`, or until a signal, after which running answers end; calls `started` first."""
+        """Calls `started`, then serves until `stop` or a signal. After a signal, waits for running answers."""
         api = Api(engine, self._key, self._origins, self._hosts)
         config = settings(api.asgi, self._socket.connections, timeout_graceful_shutdown=AFTER_DRAIN_S)
         self._server = _Uvicorn(config)

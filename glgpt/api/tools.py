@@ -1,7 +1,7 @@
-"""Describes functions to a model, and constrains its answer to a call of one.
+"""Describes functions to a model, and constrains its answer to a function call.
 
-A chat template that knows `tools` describes them itself. For another, a system message does, and calls and results
-become text in the form of that message.
+A chat template that mentions `tools` describes the functions itself; for any other template, a system message does
+(`SYSTEM`). If a template does not mention `tool_calls`, calls and results become text in the form that `SYSTEM` shows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
 MAX_TOOLS = 128
 DIAGNOSIS_S = 10.0  # seconds after which no further function is checked
-COMBINED = {"$ref", "anyOf", "oneOf", "allOf"}  # keys of schemas with parts
-NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # keys of schemas by name
-DATA = ("enum", "const", "default", "examples")  # keys of values
+COMBINED = {"$ref", "anyOf", "oneOf", "allOf"}  # keys with which a schema combines other schemas
+# Keys whose value is an object that holds a schema under each name
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+DATA = ("enum", "const", "default", "examples")  # keys whose values are data
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 SYSTEM = """You can call functions. Each line below describes one as JSON:
 {tools}
@@ -52,7 +53,7 @@ class Tool(BaseModel):
     function: Function
 
     def document(self) -> dict[str, Any]:
-        """Returns what templates render."""
+        """Returns the function in the form that templates render."""
         own = self.function
         about = {"name": own.name, "description": own.description or "", "parameters": own.parameters or NO_PARAMETERS}
         return {"type": "function", "function": about}
@@ -62,7 +63,7 @@ class Tool(BaseModel):
 class Tools:
     """The functions of a request; with `forced`, the answer must call one. `most` is the maximum number of calls.
 
-    `first` is the place of the first function in the request's list.
+    `first` is the index of `functions[0]` in the request's list.
     """
 
     functions: tuple[Tool, ...]
@@ -72,7 +73,7 @@ class Tools:
 
     @classmethod
     def asked(cls, tools: Sequence[Tool] | None, choice: Any, parallel: bool | None) -> Tools | None:
-        """Returns the tools of a request; None if the answer cannot call one. Raises ApiError for another choice."""
+        """Returns the tools of a request; None if the answer may not call any. Raises ApiError for invalid fields."""
         if not tools:
             if choice not in (None, "none", "auto"):
                 raise ApiError(400, "tool_choice needs tools", "tool_choice")
@@ -97,7 +98,7 @@ class Tools:
         return cls((tools[first],), True, 1, first)
 
     def documents(self) -> list[dict[str, Any]]:
-        """Returns what templates render."""
+        """Returns the functions in the form that templates render."""
         return [tool.document() for tool in self.functions]
 
     def parser(self) -> CallParser:
@@ -105,14 +106,14 @@ class Tools:
         return CallParser([tool.function.name for tool in self.functions], self.most)
 
     def constraint(self, key: str) -> Constraint:
-        """Returns the constraint of a forced call, whose arguments are named `key`: they match the function's schema.
+        """Returns the constraint of a forced call: its arguments, under `key`, match the function's schema.
 
         Raises ConstraintError for a schema that is not JSON.
         """
         calls, own = [], {}
         for i, tool in enumerate(self.functions):
             schema = tool.function.parameters or dict(NO_PARAMETERS)
-            if not COMBINED & schema.keys():  # else it would also forbid the properties of the combined schemas
+            if not COMBINED & schema.keys():  # else this would forbid the properties of the combined schemas
                 schema = {"additionalProperties": False} | schema
             own[str(i)] = _moved(schema, f"#/$defs/{i}")
             properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{i}"}}
@@ -123,7 +124,7 @@ class Tools:
     def unusable(self, error: ConstraintError, check: Callable[[Constraint], None]) -> ApiError:
         """Returns the answer to a request whose forced call cannot be constrained.
 
-        It names the function at fault if that is found within `DIAGNOSIS_S`.
+        The answer names the function at fault, if it is found within `DIAGNOSIS_S` seconds.
 
         `check` raises ConstraintError for a constraint that cannot be used.
         """
@@ -140,7 +141,7 @@ class Tools:
 
 
 def _moved(schema: Any, root: str) -> Any:
-    """Returns a schema whose references are those of a document in which it lies at `root`."""
+    """Returns a schema with its references rewritten for a document that holds the schema at `root`."""
     if isinstance(schema, list):
         return [_moved(each, root) for each in schema]
     if not isinstance(schema, dict):
@@ -157,7 +158,7 @@ def _moved(schema: Any, root: str) -> Any:
 
 
 def checked_calls(index: int, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the calls of a message with arguments as objects, which templates render. Raises ApiError for others."""
+    """Returns the calls of a message with arguments as objects, for templates. Raises ApiError for invalid calls."""
     found = []
     for call in message["tool_calls"]:
         own = call.get("function") if isinstance(call, Mapping) else None
@@ -175,14 +176,14 @@ def checked_calls(index: int, message: Mapping[str, Any]) -> list[dict[str, Any]
 
 @dataclass(frozen=True)
 class CallForm:
-    """Holds how a model writes a call: the key of its arguments, and what begins a forced call."""
+    """Holds the form of a model's calls: the key of the arguments, and the text that begins a forced call."""
 
     key: str
     start: str
 
     @classmethod
     def of(cls, mentions: Callable[[str], bool]) -> CallForm:
-        """Returns the form for a template; `mentions` is True for texts that it has."""
+        """Returns the form for a template; `mentions` returns True for texts that the template contains."""
         tagged = mentions(OPEN)
         key = PARAMETERS if mentions(f'"{PARAMETERS}": ') and not tagged else ARGUMENTS
         return cls(key, f"{OPEN}\n" if tagged or not mentions("tools") else "")
@@ -191,21 +192,21 @@ class CallForm:
 def for_template(
     messages: Sequence[dict[str, Any]], tools: Tools | None, mentions: Callable[[str], bool]
 ) -> Sequence[dict[str, Any]]:
-    """Returns messages as a template can render them, with text for what it does not mention."""
+    """Returns messages that a template can render: features that the template does not mention become text."""
     if not mentions("tool_calls"):
         messages = without_tools(messages)
     return described(messages, tools) if tools and not mentions("tools") else messages
 
 
 def without_tools(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns messages whose calls and results are text, for a template that does not know them."""
+    """Returns messages whose calls and results are text, for a template that does not mention `tool_calls`."""
     found: list[dict[str, Any]] = []
-    results = False  # the last message has results
+    results = False  # True if the previous message has results
     for message in messages:
         text = str(message.get("content") or "")
         if message.get("role") == "tool":
             text = f"<tool_response>\n{text}\n</tool_response>"
-            if results:  # one message, since roles may have to alternate
+            if results:  # joins results, because a template may require roles to alternate
                 text = f"{found.pop()['content']}\n{text}"
             found.append({"role": "user", "content": text})
         elif calls := message.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""Baselines of the benchmark: two matrix kernels of other WebGL libraries, to compare with the engine's products."""
+"""Runs two matrix kernels of other WebGL libraries, the baselines with which the engine's products are compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FETCH2D = {
 
 
 class Baseline:
-    """The product x `[M, K]` w `[K, N]` by `one_output` (R32F, one value per texel) or `block2x2` (2 x 2 values)."""
+    """Computes x w, `[M, K]` by `[K, N]`, with `one_output` (a value per texel) or `block2x2` (2 x 2 values)."""
 
     def __init__(self, device: Device, kernel: str, fetch: str, x: Floats, w: Floats) -> None:
         self.device, self.kernel, self.shape = device, kernel, (x.shape[0], w.shape[1])
@@ -81,6 +81,6 @@ class Baseline:
 
 
 def blocks(matrix: Floats) -> Floats:
-    """Returns `[R, C]` as texels `[R/2, C/2, 4]` of 2 x 2 blocks."""
+    """Returns a matrix `[R, C]` as texels `[R/2, C/2, 4]`; each texel holds a block of 2 x 2 values."""
     r, c = matrix.shape
     return np.ascontiguousarray(matrix.reshape(r // 2, 2, c // 2, 2).transpose(0, 2, 1, 3).reshape(r // 2, c // 2, 4))

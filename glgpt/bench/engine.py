@@ -1,4 +1,4 @@
-"""Benchmarks a device and the engine: measures the device's peaks and reports other rates as shares of them."""
+"""Benchmarks a device and the engine: measures the device's peak rates; reports other rates as shares of them."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from glgpt.program.kernel import Kernel
 from glgpt.tuning.kernel_selection import FETCHES, DeviceSettings, as_dict, product_program
 
 SHAPE = (768, 3072)  # K, N of the products: the first matrix of GPT-2 124M's MLP
-ROWS = (64, 256, 1024)
-SAMPLERS = {  # ways to choose a decoded token
+ROWS = (64, 256, 1024)  # M of the products
+SAMPLERS = {  # ways to choose the token after a decoding step
     "decode": Sampler(SamplingOptions(temperature=0)),
     "+ temp 0.8": Sampler(SamplingOptions(temperature=0.8, seed=1)),
     "+ top-k 40": Sampler(SamplingOptions(temperature=0.8, top_k=40, seed=1)),
     "+ top-p 0.9": Sampler(SamplingOptions(temperature=0.8, top_p=0.9, seed=1)),
 }
-USUAL = "+ top-p 0.9"  # the page's default
-DOWNLOAD_RATE = 50e6  # bits per second
+USUAL = "+ top-p 0.9"  # the default sampling of a page
+DOWNLOAD_RATE = 50e6  # bits per second, to estimate the waiting time of a page's visitor
 Report = Callable[[str], None]
 
 
 class RandomCheckpoint:
-    """A checkpoint of random weights (normal, 0.02) that exists in memory only; has the interface of `Checkpoint`."""
+    """A checkpoint of random weights (standard deviation 0.02), in memory only, with the interface of `Checkpoint`."""
 
     def __init__(self, config: ModelConfig, name: str = "random-124M") -> None:
         self.config, self.path, self.name, self.adapter = config, Path(name), name, None
@@ -65,7 +65,7 @@ class RandomCheckpoint:
         return values
 
     def dtype(self, name: str) -> str:
-        """Returns the type of the numbers."""
+        """Returns the dtype of a parameter: always F32."""
         return "F32"
 
     def blocks(self, name: str) -> None:
@@ -92,12 +92,12 @@ def run_bench(
     """Runs the whole benchmark; docs/reference/cli.md documents the result.
 
     Without a `model` it measures a GPT-2 124M with random weights. `quick` uses fewer rounds and omits the products of
-    1024 rows. If everything would take more than `seconds`, there are fewer rounds too, and shapes that would take too
-    long are omitted. `report` receives a message before each measurement. `options` are those of `DeviceSettings`.
+    1024 rows. If everything would take more than `seconds`, it also uses fewer rounds, and omits sizes that would take
+    too long. `report` receives a message before each measurement. `options` are those of `DeviceSettings`.
     """
     settings, clock = DeviceSettings(**options), Clock(seconds)
     if model is not None:
-        with Checkpoint.open(model) as checkpoint:  # fail now for a bad model, not after minutes
+        with Checkpoint.open(model) as checkpoint:  # a bad model fails now, not after minutes
             dtype = dtype or default_dtype(checkpoint)
     opened, choice = settings.open()
     rounds = 3 if quick else 5
@@ -107,7 +107,7 @@ def run_bench(
     took = 0.0
     for m in ROWS[:2] if quick else ROWS:
         begun = time.monotonic()
-        if took and begun + 4 * took > clock.at(0.6):  # each has four times as many rows as the previous one
+        if took and begun + 4 * took > clock.at(0.6):  # each m, and so its time, is four times the previous one
             report(f"skipping products of {m} rows: they would take {4 * took:.0f} s; allow more with --seconds")
             continue
         report(f"measuring products of {m} rows")
@@ -128,9 +128,9 @@ def run_bench(
 def products(
     device: Device, kernel: Kernel, options: Options, m: int, peak: float, rounds: int, until: float = math.inf
 ) -> list[dict[str, Any]]:
-    """Measures [m, 768] x [768, 3072] with the engine in every format and with two baselines, each at its best fetch.
+    """Measures the product of matrices [m, 768] and [768, 3072], by the engine in each format and by two baselines.
 
-    Returns a row for each.
+    Returns a row of the report for each format and baseline, with its fastest way to fetch texels (`FETCHES`).
     """
     k, n = SHAPE
     random = np.random.default_rng(0)
@@ -158,7 +158,7 @@ def products(
 
 
 def _products(dtype: str | None) -> str:
-    """Returns the format of the products of a model of a dtype, of those that are measured."""
+    """Returns the measured format that the products of a model with this dtype use."""
     return "f16" if dtype == AS_STORED else dtype or "f32"
 
 
@@ -190,7 +190,7 @@ def model_bench(
     clock: Clock,
     report: Report,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Measures prefill and decode of a model; returns their rows, and the model's memory, passes and loading time."""
+    """Measures prefill and decode; returns rows of the report, and the model's memory, passes and loading time."""
     gc.collect()
     forget_peak()
     start = time.perf_counter()
@@ -210,7 +210,7 @@ def model_bench(
             first_s = time.perf_counter() - start
         contexts = [t for t in (64, 900) if t < c.context] or [c.context - 1]
         for t in list(lengths):
-            likely = 5 * c.block_flops * t / rate / 1e9  # seconds of five plays: two when added, three in one round
+            likely = 5 * c.block_flops * t / rate / 1e9  # seconds of five plays: `add` does two, a round three
             if t > 64 and time.monotonic() + likely > clock.at(0.9):
                 report(f"skipping the prefill of {t} tokens: it would take {likely:.0f} s; allow more with --seconds")
                 lengths.remove(t)
@@ -264,7 +264,7 @@ def _first(seconds: float | None) -> str:
 
 
 def host_seconds(player: Player, rounds: int) -> float:
-    """Returns the median seconds until `play` of a decode returns; on software GL this includes most of the drawing."""
+    """Returns the median seconds until `play` of one decode returns; on software GL, these include most drawing."""
     times = []
     for _ in range(rounds + 1):
         player.finish()
@@ -327,7 +327,7 @@ def render(result: dict[str, Any]) -> str:
     lines += [
         "",
         f"{m['name']} {m['dtype']}: loaded in {m['load_s']:.1f} s; {m['passes']['decode']} passes per token, "
-        f"{m['host_pass_us']:.1f} us of host time per pass beyond an empty one; "
+        f"{m['host_pass_us']:.1f} us of host time per pass beyond that of an empty pass; "
         f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced {m['announced_bytes'] / 2**20:.0f} ({roles}); "
         f"peak resident memory {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
         f"waiting time of a user: {m['bytes_by_role']['weight'] / 1e6:.0f} MB to download for a page, "

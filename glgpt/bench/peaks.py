@@ -1,4 +1,4 @@
-"""Measures the peak rates of a device, of which all other rates are reported as shares."""
+"""Measures the peak rates of a device; a benchmark reports all other rates as shares of these."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Clock:
 class Measure:
     """Times several functions in alternation, so that drift of the machine affects all of them, and takes medians.
 
-    On software GL every play is flushed, since the driver drops draws that a later one in the same batch overwrites.
-    There are `rounds` rounds, or fewer (at least one) if they would last beyond `until`, on the clock of
-    `time.monotonic`.
+    On software GL every play is flushed, because the driver drops draws that a later draw in the same batch overwrites.
+    There are `rounds` rounds, or fewer (at least one) if they would last beyond `until`, a time of `time.monotonic`. A
+    play is one call of a function.
     """
 
     def __init__(self, device: Device, rounds: int, until: float = math.inf) -> None:
@@ -43,7 +43,7 @@ class Measure:
         self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:
-        """Adds a function to time; it is played `repeats` times in a row, or with 0 for about 40 ms."""
+        """Adds a function to time: it is played `repeats` times in a row, or, if that is 0, for about 40 ms."""
         play()
         self.finish()
         if not repeats:
@@ -56,7 +56,7 @@ class Measure:
     def seconds(self) -> dict[str, float]:
         """Returns the median seconds of one play of each function.
 
-        The time of a play is the slope between 1 + n plays and one, so that fixed costs cancel.
+        The time of one play is (time of 1 + n plays - time of one play) / n, so that fixed costs cancel.
         """
         times: dict[str, list[float]] = {name: [] for name in self._plays}
         for done in range(self.rounds):
@@ -78,7 +78,7 @@ class Measure:
 
 
 def fma_program(limits: Limits) -> tuple[Program, int]:
-    """Returns a program whose entry `bench` only computes multiply-adds, and its number of operations."""
+    """Returns a program whose entry `bench` computes only multiply-adds, and its operations (two per multiply-add)."""
     side, steps = 256, 512
     rec = Recorder(limits)
     x = rec.fixed("x", Layout(1, 4), "state")
@@ -90,8 +90,8 @@ def fma_program(limits: Limits) -> tuple[Program, int]:
 def device_peaks(device: Device, options: Options, rounds: int, until: float = math.inf) -> dict[str, float]:
     """Measures the peak rates of a device.
 
-    They are multiply-adds of fragment shaders (GFLOPS), texture reads in 128-bit texels (GB/s), the time of an empty
-    pass, and the additional time of binding textures (both in microseconds per pass).
+    Returns the rates of multiply-adds in fragment shaders (GFLOPS) and of texture reads in 128-bit texels (GB/s), the
+    time of an empty pass, and the additional time of binding textures (both in microseconds per pass).
     """
     size, n = 4096, 100
     players: list[Player] = []
@@ -131,7 +131,7 @@ def device_peaks(device: Device, options: Options, rounds: int, until: float = m
         rec.output(last[0])
 
     small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows per fragment, like the engine's products
-    # Panels of 32 texels: 4 x 2 pixels read a whole row.
+    # In panels (strips 32 texels wide), 4 x 2 fragments together read a row of a panel, 4 texels each.
     panels = in_panels(large.rows, large.cols, device.limits.max_texture_size, 32)
     fma, flops = fma_program(device.limits)
     add("fma", fma)

@@ -1,4 +1,4 @@
-"""Benchmarks a training step: its time, the products' share of it, and its planned and actual memory."""
+"""Benchmarks a training step: its time, how much of it the matrix products take, and its planned and actual memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_bench_train(
 ) -> dict[str, Any]:
     """Measures training steps of each preset (default: nano and small); docs/reference/cli.md documents the result.
 
-    There are fewer rounds if all would take more than `seconds`. Raises GlgptError for an unknown preset.
+    Uses fewer rounds if the benchmark would take more than `seconds`. Raises GlgptError for an unknown preset.
     """
     clock = Clock(seconds)
     unknown = sorted(set(presets) - PRESETS.keys())
@@ -106,7 +106,7 @@ def _steps(trainer: Trainer, ids: np.ndarray, rounds: int, until: float) -> floa
 
 
 def _alone(player: Player, rounds: int, until: float) -> dict[str, tuple[float, int]]:
-    """Returns for each shader (seconds of all its passes in a step, each played alone; operations)."""
+    """Plays each pass of a step alone; returns (seconds, operations) by shader, summed over the shader's passes."""
     found: dict[str, tuple[float, int]] = {}
     entries = {}
     for entry in (player.entry("backward"), player.entry("update")):
@@ -125,14 +125,14 @@ def _alone(player: Player, rounds: int, until: float) -> dict[str, tuple[float, 
 
 
 def _over(player: Player, entries: dict[str, Entry]) -> Player:
-    """Returns a player of these entries that uses the same textures, with whatever they contain."""
+    """Returns a player of these entries that uses the same textures, with their current contents."""
     textures = {name: replace(t, role="state") for name, t in player.program.textures.items()}
     program: Program = replace(player.program, textures=textures, entries=entries)
     return Player(player.device, program, player.options, player.textures)
 
 
 def _product_rate(trainer: Trainer, rounds: int, until: float) -> float:
-    """Returns the GFLOPS of products of this step's shapes, played alone: rows times the linear layers of a block."""
+    """Measures the forward products of one block as separate programs, with a batch's rows. Returns their GFLOPS."""
     rows, device = trainer.recipe.batch * trainer.recipe.context, trainer.device
     block = [p for p in trainer.config.parameters.values() if p.product and p.layer == 0]
     shapes, kernel = [(rows, *p.unpadded) for p in block], replace(trainer.choice.kernel, contiguous=0)
@@ -157,10 +157,11 @@ def render(result: dict[str, Any]) -> str:
             f"{r['name']}: {r['shape']}" + (f", {r['precision']}" if r["precision"] != "f32" else ""),
             f"  step {r['ms']:.1f} ms, {r['tokens_per_s']:,.0f} tokens/s, {r['gflops']:.1f} GFLOPS, "
             f"{r['share']:.0%} of the multiply-add peak; {r['passes']} passes",
-            f"  products {r['product_gflops']:.1f} GFLOPS, {r['product_gflops'] / r['matmul_gflops']:.0%} of their "
-            f"rate when played alone ({r['matmul_gflops']:.1f}); other passes {r['other_share']:.0%} of the step",
+            f"  products {r['product_gflops']:.1f} GFLOPS, {r['product_gflops'] / r['matmul_gflops']:.0%} of "
+            f"a separate benchmark of their shapes ({r['matmul_gflops']:.1f}); "
+            f"other passes {r['other_share']:.0%} of the step",
             f"  textures {r['texture_bytes'] / 2**20:.0f} MiB, planned {r['planned_bytes'] / 2**20:.0f}, "
-            f"grown by {r['grown_bytes']} bytes",
-            f"  ms alone: {slowest}",
+            f"{r['grown_bytes']} bytes allocated since the first step",
+            f"  ms by shader, each pass played alone: {slowest}",
         ]
     return "\n".join(lines)

@@ -34,7 +34,8 @@ DTYPES = ("f32", "f16", "q8", "q4")
 SUFFIX = ".gguf"
 MAX_F16 = 65504.0
 _KINDS = {"f32": F32, "f16": F16, "q8": TYPES[NUMBERS["Q8_0"]], "q4": TYPES[NUMBERS["Q4_1"]]}
-# With q4, these tensors stay at eight bits, since they lose most: as in llama.cpp's mixed types.
+# With q4, these tensors are stored in eight bits, as in llama.cpp's mixed types: in four bits, they would lose the most
+# precision.
 _PRECISE = ("token_embd", "output", "attn_v", "ffn_down")
 
 Progress = Callable[[int, int], None]
@@ -49,7 +50,7 @@ def convert(
 ) -> dict[str, Any]:
     """Writes a model to `out`: a GGUF file if its name ends in .gguf, else a Hugging Face folder.
 
-    `dtype` is f32, f16, q8 (Q8_0) or q4 (Q4_1); a folder holds f32 or f16. By default it is f16 if all matrices of the
+    `dtype` is f32, f16, q8 (Q8_0) or q4 (Q4_1); a folder holds f32 or f16. The default is f16 if all matrices of the
     model are f16, and f32 otherwise. `adapter` is the folder of a LoRA adapter, which is added to the weights. The
     result appears at `out` only when it is complete. Returns its path, format, dtype and bytes. Raises GlgptError for a
     model that cannot be opened or that the format cannot hold.
@@ -74,7 +75,7 @@ def _ends(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def _finite(checkpoint: Checkpoint, name: str, narrow: bool) -> NDArray[Any]:
-    """Reads a tensor. Raises GlgptError for a value that is too large for a format that stores float16."""
+    """Reads a tensor. If `narrow` (the target format uses float16), raises GlgptError for a value beyond float16."""
     values: NDArray[Any] = checkpoint.read(name)
     if narrow and max(values.max(), -values.min()) > MAX_F16:
         raise GlgptError(f"{quoted(checkpoint.path, 300)}: tensor {name} has values beyond float16; use --dtype f32")
@@ -118,7 +119,7 @@ def _tensor(checkpoint: Checkpoint, config: dict[str, Any], wanted: FileTensor, 
 
 
 def _searched(_: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Encodes rows as Q4_1, with the scale and the minimum of each block that lose least."""
+    """Encodes rows as Q4_1, with the scale and the minimum that minimise the error of each block."""
     coding = FORMATS["q4"].coding
     assert coding
     levels, scales, minima = coding.quantise(np.ascontiguousarray(values, np.float32).reshape(-1, coding.group))
@@ -128,11 +129,11 @@ def _searched(_: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _kind(own: str, columns: int, dtype: str) -> TensorType:
     kind = _KINDS["q8" if dtype == "q4" and own in _PRECISE else dtype]
-    return kind if columns % kind.block == 0 else F16  # rows that are not whole blocks
+    return kind if columns % kind.block == 0 else F16  # F16 if a row is not a whole number of blocks
 
 
 def _check_written(checkpoint: Checkpoint, made: Path) -> None:
-    """Raises FileError unless the file describes the same model; a setting may have no place in GGUF."""
+    """Raises FileError unless the written file describes the same model: GGUF has no field for some settings."""
     with Checkpoint.open(made) as again:
         found, wanted = again.config.to_dict(), checkpoint.config.to_dict()
         if wanted["model_type"] in architecture_for(wanted).also:
@@ -142,7 +143,7 @@ def _check_written(checkpoint: Checkpoint, made: Path) -> None:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """True for equal values; numbers are compared in float32, in which GGUF holds them."""
+    """True for equal values; floats are compared in float32, as GGUF stores them."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_alike(a[key], b[key]) for key in a)
     if isinstance(a, list) and isinstance(b, list):

@@ -1,4 +1,4 @@
-"""A digest of a checkpoint, with which client and server of a split model check that they hold the same one."""
+"""Computes a digest of a checkpoint; a split model's client and server compare digests of their checkpoints."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 
 from glgpt.checkpoint.opening import Checkpoint
 
-_SAMPLES = 1024  # values of each tensor
+_SAMPLES = 1024  # maximum number of values of each tensor
 
 
 def model_digest(checkpoint: Checkpoint) -> str:
-    """Returns 32 hexadecimal digits, from the configuration and 1,024 values spread over each tensor.
+    """Returns 32 hexadecimal digits, computed from the configuration and up to 1,024 values spread over each tensor.
 
-    It distinguishes models, and checkpoints of one model, in milliseconds at any size. It does not detect forgery.
+    The digest distinguishes models, and checkpoints of the same model; computing it takes milliseconds at any size. It
+    does not detect forgery.
     """
     digest = hashlib.sha256(json.dumps(checkpoint.whole.fields(), sort_keys=True).encode())
     for name in checkpoint.config.parameters:

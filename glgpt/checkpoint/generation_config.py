@@ -1,4 +1,4 @@
-"""Reads how a checkpoint's texts end, and how its answers are sampled, from the files of the checkpoint."""
+"""Reads from a checkpoint's files which ids end a text and how answers are sampled."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from glgpt.text.tokenizer import GPT2_VOCAB_SIZE, Tokenizer
 
 FILES = ("generation_config.json", "config.json")  # the first that has the field decides, as in transformers
 MAX_ENDS = 64
-# The model card of SmolLM2-Instruct recommends these. At 0.8, models of this size often answer with nonsense.
+# The model card of SmolLM2-Instruct recommends these. At temperature 0.8, models of this size often answer nonsense.
 CHAT_SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.9}
 SAMPLING_RANGES = {"temperature": (0, 100), "top_k": (-1, 2**31 - 1), "top_p": (0, 1), "min_p": (0, 1)}
-_UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers' default for GPT-2, written even if the vocabulary is smaller
+_UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers writes GPT-2's id by default, even for a smaller vocabulary
 
 
 def end_of_text(folder: Path, vocab_size: int, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     """Returns the ids after which a generation stops: `eos_token_id` of the folder's files, or else the tokenizer's.
 
-    `folder` may also be a GGUF file. generation_config.json takes precedence over config.json; either may have a number
+    `folder` may also be a GGUF file. generation_config.json takes precedence over config.json; each may have one id
     or a list. Raises FileError, naming the file, for anything but ids of the vocabulary.
     """
     for name in FILES:
@@ -45,15 +45,15 @@ def _checked(value: Any, vocab_size: int, path: Path) -> tuple[int, ...]:
 
 
 def chat_sampling(folder: Path) -> dict[str, Any]:
-    """Returns how answers are sampled unless the caller says otherwise: keywords of `SamplingOptions`.
+    """Returns the default sampling of answers, as keyword arguments of `SamplingOptions`.
 
-    They are what the model recommends, or else `CHAT_SAMPLING`. Raises FileError like `recommended_sampling`.
+    The default is what the model recommends, or else `CHAT_SAMPLING`. Raises FileError like `recommended_sampling`.
     """
     return recommended_sampling(folder) or dict(CHAT_SAMPLING)
 
 
 def recommended_sampling(folder: Path) -> dict[str, Any]:
-    """Returns the sampling settings of generation_config.json, or of a GGUF file; {} if it has no temperature.
+    """Returns the sampling settings of generation_config.json, or of a GGUF file; {} if they give no temperature.
 
     Raises FileError, naming the file, for values out of range.
     """
@@ -74,6 +74,6 @@ def recommended_sampling(folder: Path) -> dict[str, Any]:
                 f"{quoted(file_name(folder, name), 300)}: {key} is {written(value)}; it must be {what} from {least} to "
                 f"{most}"
             )
-        if value > 0 or key == "temperature":  # 0 switches the others off, -1 top-k too
+        if value > 0 or key == "temperature":  # 0 disables the other settings, -1 disables top-k
             found[key] = int(value) if whole else value
     return found

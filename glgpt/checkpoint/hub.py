@@ -1,7 +1,7 @@
-"""Downloads models from the Hugging Face Hub into its cache.
+"""Downloads models from the Hugging Face Hub into the Hub's local cache.
 
 huggingface_hub (2.4.0) builds paths in its cache from the ETag and the commit that a server sends, so a mirror could
-create files anywhere. `guard_cache` makes its sessions refuse values that are not plain file names.
+create files anywhere. `guard_cache` makes the library's sessions refuse values that are not plain file names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glgpt.text.untrusted.chat import TEMPLATE
 
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)  # gpt2, owner/name
 
-_NAME = re.compile(r'(W/)?("?)[A-Za-z0-9][\w.=+~-]{0,127}\2', re.ASCII)  # an ETag or a commit that is a file name
+_NAME = re.compile(r'(W/)?("?)[A-Za-z0-9][\w.=+~-]{0,127}\2', re.ASCII)  # an ETag or a commit that may be a file name
 _NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit")
 
 
@@ -36,7 +36,7 @@ def not_found(name: str) -> str:
 def download(name: str, file: str = "") -> Path:
     """Downloads the missing files of a model; returns the cache folder with its config, tokenizer and weights.
 
-    With `file`, downloads only this GGUF file, and the further parts of a split one, and returns its path.
+    With `file`, downloads only this GGUF file (and its other parts, if it is split), and returns its path.
     """
     # Imported here because it is slow to import, and a local folder does not need it.
     from huggingface_hub import constants, errors
@@ -89,7 +89,7 @@ def guard_cache() -> None:
         session.event_hooks = session.event_hooks | {"response": [*session.event_hooks["response"], check_names]}
         return session
 
-    set_client_factory(guarded)  # a hook on the current session would be lost with it, after a refused connection
+    set_client_factory(guarded)  # not a hook on the current session, which is replaced after a refused connection
 
 
 def check_names(answer: Any) -> None:
@@ -124,7 +124,7 @@ def _fetch(name: str) -> Path:
     if not isinstance(cached(name, "config.json"), str):
         get_hf_file_metadata(hf_hub_url(name, "config.json"))  # fails at once; hf_hub_download would retry for 20 s
     folder = Path(hf_hub_download(name, "config.json")).parent
-    missed: list[Exception] = []  # errors of files that are not cached, once the Hub cannot be reached
+    missed: list[Exception] = []  # errors for files that are not cached while the Hub cannot be reached
 
     def get(file: str) -> bool:
         # The folder is named after the commit: all files are of one revision, and cached ones need no request.

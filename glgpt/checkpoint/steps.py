@@ -1,4 +1,4 @@
-"""Finds saved steps of a run, which are kept in addition to its last checkpoint: `RUN@400` names step 400."""
+"""Finds the steps that a training run has saved besides its last checkpoint: `RUN@400` names step 400."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from glgpt.errors import FileError, quoted
 
-STEPS = "steps"  # in a run's folder
+STEPS = "steps"  # subfolder of a run's folder
 _NAMED = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Packs the weights of a file for textures: chooses each one's format and takes quantized blocks unchanged."""
+"""Packs the weights of a file for textures: chooses each weight's format, and copies quantized blocks unchanged."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from glgpt.program.quantised import Blocks
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 from glgpt.system.processors import available_processors
 
-# GGUF's quantized types -> the format that holds them. Levels of Q4_0 are -8 to 7, or 0 to 15 with a minimum of -8 d.
+# GGUF's quantized types -> the texture format that holds their blocks (weights with a common scale). Levels of Q4_0
+# are -8 to 7; in q4, they become 0 to 15, with a minimum of -8 times the scale.
 FORMAT_OF = {
     "Q8_0": "q8", "Q5_0": "q8", "Q4_0": "q4", "Q4_1": "q4", "Q5_1": "q5_1", "Q4_K": "q4_k", "Q5_K": "q5_k",
     "Q6_K": "q6_k",
 }  # fmt: skip
 _CHUNK = 1 << 20  # values compared at once
 SAMPLE = 4096  # values of a tensor that are compared before all of them are read
-AHEAD_BYTES = 256 << 20  # of the texels that threads pack ahead, and of the tensors from which they pack them
-THREADS = 4  # more would wait for each other: between NumPy's loops, one runs at a time
+AHEAD_BYTES = 256 << 20  # maximum bytes of the texels packed ahead and the tensors being packed, together
+THREADS = 4  # more threads would wait: outside NumPy's loops, only one thread runs
 
 
 def weight_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
-    """Returns the formats of a model's weights; None is "stored" for GGUF files and "f32" for folders.
+    """Returns the formats of a model's weights; dtype None means "stored" for GGUF files and "f32" for folders.
 
     Raises GlgptError for an unknown dtype, and for tensors that cannot be read.
     """
@@ -43,12 +44,12 @@ def weight_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
 
 
 def default_dtype(checkpoint: Checkpoint) -> str:
-    """Returns the dtype of a model that is opened without one."""
+    """Returns the dtype with which a model is opened if none is given."""
     return AS_STORED if is_gguf(checkpoint.path) else "f32"
 
 
 def rounding_of_adapter(checkpoint: Checkpoint, formats: WeightFormats) -> str:
-    """Returns what an adapter rounds of weights that are otherwise as stored; empty if it rounds nothing."""
+    """Returns a message that counts the adapted tensors that are rounded; "" if there are none."""
     if not isinstance(formats, StoredFormats):
         return ""
     held = Counter(formats.by_name[name] for name in checkpoint.config.parameters if checkpoint.adapts(name))
@@ -57,7 +58,7 @@ def rounding_of_adapter(checkpoint: Checkpoint, formats: WeightFormats) -> str:
 
 
 def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
-    """Returns the matrix of a parameter's texture: the file's own blocks if the format `dtype` holds them unchanged.
+    """Returns the matrix of a parameter's texture: the file's blocks if the format `dtype` holds them unchanged.
 
     Raises GlgptError as `Checkpoint.read` does.
     """
@@ -68,7 +69,7 @@ def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
 def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | None:
     """Returns the matrix of a parameter's texture as the file's blocks, if the format `dtype` holds them unchanged.
 
-    Returns None if it does not, and for blocks that are not finite, which `Checkpoint.read` refuses.
+    Otherwise returns None. Also returns None for values that are not finite, which `Checkpoint.read` refuses.
     """
     coding = ALL[dtype].coding
     if coding is None or not _holds_blocks(checkpoint, name, dtype):
@@ -89,7 +90,7 @@ def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | Non
 
 
 def _holds_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> bool:
-    """True if the format `dtype` holds blocks of the tensor's type unchanged, and the parameter keeps them."""
+    """True if the format `dtype` holds blocks of the tensor's type unchanged, and the parameter can keep them."""
     parameter, kind = checkpoint.config.parameters[name], checkpoint.dtype(name)
     if kind not in FORMAT_OF or not parameter.product or not parameter.keeps_blocks or checkpoint.adapts(name):
         return False
@@ -97,21 +98,22 @@ def _holds_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> bool:
 
 
 def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[tuple[str, Iterable[Band]]]:
-    """Yields the name and the bands of texels of each parameter, in the order of `layouts`.
+    """Yields each parameter's name and bands (groups of rows of texels), in the order of `layouts`.
 
-    NumPy lets other threads run while it works on an array. A parameter that takes more than `AHEAD_BYTES`, and all
-    where there are few processors, are packed in bands while these are used. Raises GlgptError for a tensor that cannot
-    be read, or that exceeds the format's range.
+    Threads pack parameters ahead, because NumPy lets other threads run while it works on an array. A parameter that
+    takes more than `AHEAD_BYTES` is packed without a thread, one band each time the caller takes the next; with fewer
+    than `THREADS` processors, this holds for all parameters. Raises GlgptError for a tensor that cannot be read or
+    exceeds the format's range.
     """
     if available_processors() < THREADS:
         yield from ((name, _bands(checkpoint, name, layout)) for name, layout in layouts.items())
         return
     names = deque(layouts)
-    begun: dict[str, Future[list[Band]] | None] = {}  # those that are not used yet, in order
+    begun: dict[str, Future[list[Band]] | None] = {}  # parameters that the caller has not taken yet, in order
     sources = {name: source_bytes(checkpoint, name, layout) for name, layout in layouts.items()}
 
     def held(name: str) -> int:
-        """Returns the bytes that a parameter holds: its texels, and what they are packed from until they are."""
+        """Returns the bytes that a parameter takes: its texels and, until these are packed, the tensor in the file."""
         packing = begun.get(name)
         return layouts[name].nbytes + (0 if packing and packing.done() else sources[name])
 
@@ -127,12 +129,12 @@ def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[t
                 name, found = next(iter(begun.items()))
                 yield name, found.result() if found else _bands(checkpoint, name, layouts[name])
                 del begun[name]
-        finally:  # also if the caller stops early
+        finally:  # runs also if the caller stops early
             pool.shutdown(cancel_futures=True)
 
 
 def source_bytes(checkpoint: Checkpoint, name: str, layout: Layout) -> int:
-    """Returns about how many bytes a tensor takes while it is packed: a byte a value as blocks, else float numbers."""
+    """Returns roughly the bytes that a tensor takes while it is packed: per value, 1 in blocks, 2 in f16, else 4."""
     count = checkpoint.config.parameters[name].count
     if _holds_blocks(checkpoint, name, layout.dtype):
         return count
@@ -169,7 +171,8 @@ def _stored_formats(checkpoint: Checkpoint) -> StoredFormats:
 def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:
     """Returns the narrowest format that holds a tensor exactly; vectors are f32.
 
-    The numbers of an adapted tensor are not in the file: those of blocks become q8, and others stay f16 or f32.
+    An adapted tensor has values that are not in the file. It becomes q8 if the file has it in blocks, and otherwise
+    stays f16 or f32.
     """
     if checkpoint.adapts(parameter.name):
         own = _format(checkpoint.without_adapter(), parameter)

@@ -1,9 +1,9 @@
-"""Locates the tensors of PyTorch's `pytorch_model.bin` without PyTorch; `Stored` is the place of a tensor in a file.
+"""Locates the tensors of PyTorch's `pytorch_model.bin` without PyTorch; `Stored` describes where a tensor is.
 
 A `.bin` file holds a pickle, which is never executed: `_Pickle` interprets its opcodes and accepts only the few names
-that a dictionary of tensors needs. A hostile pickle could also run for ever or fill the memory. Therefore bytes,
-operations (each copied element counts as one), the length of a string and the number of dimensions are bounded, and
-only strings are hashed or printed.
+that a dictionary of tensors needs. A hostile pickle could also run without end or fill the memory. Therefore the
+numbers of bytes, of operations (each copied element counts as one) and of dimensions and the length of strings are
+limited, and only strings are hashed or printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_input
 
-# dtype name: (bytes per element, NumPy dtype of the map). Tensors of other dtypes may only be ignored buffers.
+# dtype name: (bytes per element, NumPy dtype of the map). Tensors of other dtypes are accepted only as buffers, which
+# are ignored.
 READABLE: dict[str, tuple[int, str]] = {"F32": (4, "<f4"), "F16": (2, "<f2"), "BF16": (2, "<u2")}
 _STORAGES = {
     "FloatStorage": ("F32", 4),
@@ -42,13 +43,13 @@ _DICT = "collections OrderedDict"
 _TENSORS = ("torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2")
 _PARAMETER = "torch._utils _rebuild_parameter"
 _ALLOWED = {_DICT, *_TENSORS, _PARAMETER, *(f"torch {name}" for name in _STORAGES)}
-MAX_DIMENSIONS = 8  # of a tensor; the supported models have at most four
-MAX_OPERATIONS = 1 << 19  # in a file's pickles; a tensor takes 30, and a model of 1000 layers has 14,000 tensors
-_MAX_STRING_CHARACTERS = 1 << 12  # characters of a string: two equal keys are compared in full at each use
+MAX_DIMENSIONS = 8  # maximum dimensions of a tensor; the supported models have at most four
+MAX_OPERATIONS = 1 << 19  # operations in a file's pickles; a tensor takes 30, a model of 1000 layers has 14,000 tensors
+_MAX_STRING_CHARACTERS = 1 << 12  # characters of a string: looking up a key compares it in full with an equal key
 MAX_PICKLE_BYTES = 16 << 20  # bytes of a file's pickles
 _MAX_DIRECTORY_BYTES = 4 << 20  # bytes of a zip file's directory
 _MAX_INTEGER_BYTES = 16  # bytes of an integer
-_ENCRYPTED = 1  # in the flags of a zip file's member
+_ENCRYPTED = 1  # bit in the flags of a zip file's member
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
 
@@ -57,7 +58,8 @@ _LEGACY_VERSION = 1001
 class Stored:
     """The place of a tensor in its file: `offset` in bytes into `path`, `strides` in elements (None: contiguous).
 
-    `sha256` is the checksum of its bytes, if the file has one; that of `whole`, if this is a part of its rows.
+    `sha256` is the checksum of the tensor's bytes, if the file has one. If this tensor is some rows of `whole`, then
+    `sha256` is the checksum of `whole`.
     """
 
     path: Path
@@ -80,11 +82,11 @@ class Stored:
         return self.dtype in READABLE
 
     def sample(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Returns the values at flat indices, without reading the others."""
+        """Returns the values at these flat indices, without reading other values."""
         return widened(self.map().reshape(-1)[indices], self.dtype).astype(np.float32)
 
     def map(self) -> NDArray[Any]:
-        """Returns a read-only view of `shape` over a new memory map (BF16 as uint16), which is freed with the view.
+        """Returns a read-only view of `shape` over a new memory map (BF16 as uint16); freeing it frees the map.
 
         Raises GlgptError for an unsupported dtype, and OSError or ValueError if the file has shrunk.
         """
@@ -99,7 +101,7 @@ class Stored:
 
 
 def widened(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Widens bf16, which NumPy does not have, to float32, of which it is the upper half; returns others unchanged."""
+    """Widens bf16, the upper half of a float32, to float32, as NumPy has no bf16; returns other values unchanged."""
     return np.left_shift(values, 16, dtype=np.uint32).view(np.float32) if dtype == "BF16" else values
 
 
@@ -133,11 +135,11 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def torch_tensors(path: Path) -> dict[str, Stored]:
-    """Returns the place of every tensor of a state dict that `torch.save` wrote, as a zip or in its older format.
+    """Returns where each tensor is in a state dict that `torch.save` wrote, in the zip format or the older one.
 
     Raises GlgptError, naming the file, for anything else: garbage, a truncated file, a pickle that would run code.
     """
-    opened = open_input(path)  # its errors name the file
+    opened = open_input(path)  # errors of `open_input` name the file
     name = quoted(path, 300)
     try:
         with opened as file:
@@ -155,7 +157,7 @@ def torch_tensors(path: Path) -> dict[str, Stored]:
 
 
 class _Bounded:
-    """A file that raises GlgptError after `most` bytes, for readers that retain all that they read."""
+    """A file that raises GlgptError after `most` bytes, for readers that keep all bytes in memory."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self._file, self.left = file, most
@@ -238,7 +240,7 @@ def _from_legacy(path: Path, file: IO[bytes]) -> dict[str, Stored]:
 
 
 def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> dict[str, Stored]:
-    """Converts the unpickled dictionary to places; `where` returns a storage's offset and length in bytes."""
+    """Converts the unpickled dictionary to `Stored` places; `where` returns a storage's offset and length in bytes."""
     if not isinstance(state, dict):
         raise GlgptError("does not hold a dictionary of tensors")
     found: dict[str, Stored] = {}
@@ -275,7 +277,7 @@ class _Pickle:
         self._file = file
         self._left = MAX_OPERATIONS
         self._stack: list[Any] = []
-        self._marked: list[list[Any]] = []  # the stacks below each mark
+        self._marked: list[list[Any]] = []  # for each mark, the stack below it
         self._memo: dict[int, Any] = {}
 
     def value(self) -> Any:
@@ -322,7 +324,7 @@ class _Pickle:
                 stack.append(_constant(name, arg))
 
     def _collect(self, name: str) -> None:
-        """Makes a tuple of the items on the stack, or adds them to a list or dictionary below them."""
+        """Replaces items on the stack by a tuple of them, or adds them to the list or dictionary below."""
         stack = self._stack
         match name:
             case "TUPLE" | "APPENDS" | "SETITEMS":
@@ -370,7 +372,7 @@ class _Pickle:
             raise GlgptError("is refused: its pickle refers to something that is not a plain storage")
         kind, storage_type, key, _location, count = persistent[:5]
         texts = isinstance(kind, str) and isinstance(key, str) and isinstance(storage_type, _Global)
-        # A sixth item would describe a view; torch stopped at 0.4.
+        # A sixth item would describe a view; PyTorch has written none since version 0.4.
         if not texts or kind != "storage" or not key.isalnum() or any(item is not None for item in persistent[5:]):
             raise GlgptError("is refused: its pickle refers to something that is not a plain storage")
         dtype, itemsize = _STORAGES[storage_type.name.removeprefix("torch ")]

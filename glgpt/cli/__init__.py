@@ -1,7 +1,8 @@
 """The command line `glgpt`: `main` parses arguments, runs a subcommand and returns the exit code.
 
-0 is success, 1 a comparison beyond its tolerance or a run that diverged, 2 bad input. Only this package parses
-arguments, draws progress bars and prints errors; it depends on all other packages, and none of them on it.
+0 means success, 1 means a comparison beyond its tolerance, a failed op or a diverged run, and 2 means bad input. Only
+this package parses arguments, draws progress bars and prints errors; it depends on all other packages, and none of
+these depends on it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from glgpt.system.signals import Terminated, unwinding
 
 # Exit codes of a program that SIGINT, SIGPIPE or SIGTERM ended, as a shell reports them
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
-MAX_ERROR_CHARACTERS = 1000  # characters of an error
+MAX_ERROR_CHARACTERS = 1000  # maximum characters of an error message
 
 
 def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | None = None) -> int:
     """Runs one command line and returns its exit code.
 
-    `leave` ends the process at once with the exit code of a signal; it is called if a second signal arrives during
-    the shutdown.
+    `leave` ends the process with the exit code of a signal. It is called after the clean-up that follows a signal, or
+    at once if another signal arrives while the clean-up takes long.
     """
     try:
         _ready_streams()

@@ -1,4 +1,4 @@
-"""Defines the class of argument parsers, and how commands are added to one."""
+"""Defines the class of argument parsers, and functions that add commands to a parser."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         found, rest = super().parse_known_args(args, namespace)
         if self.late and getattr(found, self.late) is None:
             rest = self._take_late(found, rest)
-        if rest and self._subparsers is None:  # else the main parser reports it, and names its own help
+        if rest and self._subparsers is None:  # otherwise the main parser would report them and refer to the main help
             self.error(self._unknown(rest))
         return found, rest
 
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         return f"unrecognized arguments: {' '.join(words)}{self._closest(words[0])}"
 
     def _closest(self, option: str) -> str:
-        """Returns the end of an error message that suggests the option closest to a mistyped one; "" if none is."""
+        """Returns the end of an error message that suggests a similar option; "" if there is none."""
         name, known = option.partition("=")[0], [o for o in self._option_string_actions if o.startswith("--")]
         longer = [o for o in known if name.startswith("--") and o.startswith(name)]
         close = longer or get_close_matches(name, known, 1, 0.7)
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         return rest
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Converts like argparse, which before Python 3.13 drops the `--` of `OPTION=--` and leaves an empty list."""
+        """Converts like argparse, but keeps the `--` of `OPTION=--`, which argparse drops before Python 3.13."""
         if action.option_strings and arg_strings == ["--"]:
             value = self._get_value(action, "--")
             self._check_value(action, value)
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
-        """Exits with 2 and a one-line message. If a required option is missing, reports a misspelt one instead."""
+        """Exits with 2 and a one-line message. Reports a misspelt option instead of a missing one."""
         options = [word for word in self._given if word[:2] == "--" and word != "--"]
         unknown = [word for word in options if word.partition("=")[0] not in self._option_string_actions]
         if message.startswith("the following arguments are required") and unknown:

@@ -1,4 +1,4 @@
-"""The interactive chat of `glgpt chat`: reads messages and commands from a terminal and streams the answers."""
+"""Runs the interactive chat of `glgpt chat`: reads messages and commands from a terminal and streams the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
 VERSION = 1  # of saved conversations
-READING = "reading the conversation"  # shown until an answer begins
+READING = "reading the conversation"  # label that is shown until an answer begins
 HELP = """\
 /regenerate      answer the last message again
 /system TEXT     set the system message; without TEXT, show it ("/system -" removes it)
@@ -41,7 +41,7 @@ Ctrl-C stops an answer. Alt-Enter starts a new line. Write // to begin a message
 
 
 class ChatTerminal:
-    """Runs a conversation in a terminal: a line beginning with / is a command, another one a message."""
+    """Runs a conversation in a terminal: a line beginning with / is a command, any other line is a message."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
@@ -104,7 +104,7 @@ class ChatTerminal:
             _say(f"error: {quoted(error.filename or '')}: {error.strerror}")
 
     def _show(self, begin: Callable[[], Iterator[str]]) -> None:
-        """Streams an answer; Ctrl-C stops it and keeps what was written."""
+        """Streams an answer; Ctrl-C stops the answer and keeps its text so far."""
         self._stopped = self._answering = False
         before = signal.signal(signal.SIGINT, self._interrupt)
         try:
@@ -136,7 +136,10 @@ class ChatTerminal:
             self.conversation.read_ahead()  # while the user reads the answer
 
     def _interrupt(self, *_: object) -> None:
-        """Handles Ctrl-C: ends the answer with its current token, or at once before it begins and the second time."""
+        """Handles Ctrl-C: ends the answer after its current token.
+
+        Before the answer begins, and at a second Ctrl-C, ends it at once.
+        """
         if self._stopped or not self._answering:
             raise KeyboardInterrupt
         self._stopped = True
@@ -192,7 +195,7 @@ class ChatTerminal:
         _say(statistics(self.conversation.last))
         used = len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids)
         count, dropped = _counted(self.conversation.messages), self.conversation.dropped
-        left_out = f", of which the model no longer reads the {dropped} oldest" if dropped else ""
+        left_out = f", and the model no longer reads the {dropped} oldest" if dropped else ""
         _say(f"{count}{left_out}; {used} of {self.conversation.model.max_context} tokens of context")
 
 
@@ -211,7 +214,7 @@ def statistics(answer: Generation) -> str:
     speed = f" at {stats.decode_tokens / stats.decode_s:.1f}/s" if stats.decode_s else ""
     cached = f" ({stats.cached_tokens} more from the cache)" if stats.cached_tokens else ""
     if stats.checked_steps:
-        speed += f", {stats.accepted_tokens} of {stats.guessed_tokens} guesses right in {stats.checked_steps} steps"
+        speed += f", {stats.accepted_tokens} of {stats.guessed_tokens} guesses correct in {stats.checked_steps} steps"
     return (
         f"read {stats.prefill_tokens} tokens{cached}, first token after {stats.prefill_s:.2f} s, "
         f"{len(answer.ids)} tokens{speed}"
@@ -234,7 +237,7 @@ def saved_messages(path: Path) -> list[dict[str, Any]]:
     try:
         return checked_messages(found.get("messages"))
     except GlgptError as error:
-        why = str(error).partition("; ")[0]  # the remedy is for messages in Python
+        why = str(error).partition("; ")[0]  # without its remedy, which is for callers in Python
         raise FileError(f"{name} is not a saved conversation: {why}; {instead}") from None
 
 
@@ -242,11 +245,11 @@ class WrappedLines:
     """Breaks streamed text between words: a word that reaches the edge of the terminal moves to the next line."""
 
     def __init__(self, columns: int) -> None:
-        self._columns = columns - 1  # on the last column, terminals differ in where the cursor is
-        self._at, self._word = 0, ""  # column of the cursor, and what was written of the current word
+        self._columns = columns - 1  # terminals place the cursor differently after the last column
+        self._at, self._word = 0, ""  # column of the cursor, and the written part of the current word
 
     def push(self, text: str) -> str:
-        """Returns what to write for more text: it may begin with erasing the beginning of a word."""
+        """Returns the characters to write for more text; they may first erase the beginning of a word."""
         return "".join(map(self._next, text.expandtabs(4)))
 
     def _next(self, char: str) -> str:
@@ -260,7 +263,7 @@ class WrappedLines:
                 self._word, own = "", 0
             erase = f"\x1b[{own}D\x1b[K" if own else ""
             full, self._at = f"{erase}\n{self._word}", own
-            if char == " ":  # the end of the line stands for it
+            if char == " ":  # the line break replaces the blank
                 return full
         self._word = "" if char == " " else self._word + char
         self._at += width
@@ -275,7 +278,7 @@ def _width(text: str) -> int:
 
 @contextlib.contextmanager
 def _without_echo() -> Iterator[None]:
-    """Keeps the terminal from showing what is typed during an answer, such as ^C; the next prompt receives it."""
+    """Hides characters that are typed during an answer, such as ^C; the next prompt receives them."""
     if termios is None or not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""Defines what commands share: the options of a model, a prompt, a device and sampling, and how results are printed."""
+"""Defines functions that commands share: options of a model, a prompt, a device and sampling, and output of results."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ DEVICE = "auto, software (OpenGL on the CPU), gpu, or the number of an EGL devic
 DTYPE = "stored for .gguf files, else f32"
 CONTEXT = "context length, in tokens (default: the model's, at most 2048; longer if the prompt needs it)"
 CHAT_MODEL = "smollm2"
-TEMPERATURE = 0.8  # of texts that are not answers
+TEMPERATURE = 0.8  # default for texts other than chat answers
 BYTE_ORDER_MARK = "\ufeff"  # not part of a text
 MAX_SCHEMA_BYTES = 1 << 20
-MAX_TEXT_BYTES = 1 << 30  # of a text that is read at once
+MAX_TEXT_BYTES = 1 << 30  # maximum size of a text that is read at once
 
 
 def add_model_option(parser: Parser) -> None:
@@ -62,7 +62,7 @@ def add_chat_model_options(parser: Parser) -> None:
 
 
 def chat_model(args: argparse.Namespace) -> str:
-    """Returns the model of these options. Raises GlgptError if both were given."""
+    """Returns the model that MODEL or `--model` names, else the default. Raises GlgptError if both were given."""
     if args.name is not None and args.model is not None:
         raise GlgptError(f"both MODEL {args.name} and --model {args.model} were given; give one of them")
     found: str | None = args.name if args.model is None else args.model
@@ -70,7 +70,7 @@ def chat_model(args: argparse.Namespace) -> str:
 
 
 def add_prompt_options(parser: Parser, text: str) -> None:
-    """Adds the positional PROMPT, with this help, and `--ids`."""
+    """Adds the positional PROMPT, with the help `text`, and `--ids`."""
     parser.late = "prompt"
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=text)
     parser.add_argument("--ids", type=ids, metavar="ID,ID,...", help="token ids instead of a text, such as 464,3290")
@@ -86,7 +86,7 @@ def add_device_options(
 ) -> None:
     """Adds the options of every subcommand that uses the GPU; with `memory`, also --max-texture-memory.
 
-    `default` describes the default of --dtype, which is None; `context` is the help of --context.
+    `default` is the description of the default of --dtype; `context` is the help of --context.
     """
     group = parser.add_argument_group("model format and device")
     group.add_argument("--device", type=device, default="auto", help=DEVICE)
@@ -135,9 +135,9 @@ def device_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_sampling_options(p: Parser, chat: bool = False) -> None:
-    """Adds the options that determine how the next token is chosen; those of a `chat` have the model's defaults."""
+    """Adds the options that determine how the next token is chosen; with `chat`, the defaults are the model's."""
     default = ", ".join(f"{name} {value}" for name, value in CHAT_SAMPLING.items()).replace("_", "-")
-    g = p.add_argument_group("sampling", f"By default as the model's files say, else {default}." if chat else None)
+    g = p.add_argument_group("sampling", f"Defaults are those in the model's files, else {default}." if chat else None)
     g.add_argument(
         "--temperature", type=not_negative, default=None if chat else TEMPERATURE, metavar="T",
         help="higher is more varied; 0 always takes the most likely token, greedy decoding"
@@ -168,7 +168,7 @@ def add_sampling_options(p: Parser, chat: bool = False) -> None:
 
 
 def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
-    """Returns the given values of `add_sampling_options`, except the seed, as keyword arguments of `generate`.
+    """Returns the sampling options that were given, except the seed, as keyword arguments of `generate`.
 
     Raises ArgumentError for a value out of range, the seed included.
     """
@@ -181,7 +181,8 @@ def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
         "logit_bias": dict(args.logit_bias or ()),
         "constraint": _constraint(args),
     }
-    off = {name: None for name in ("top_k", "min_p") if options[name] == 0}  # also where the model recommends one
+    # None switches an option off, even if the model recommends a value for it.
+    off = {name: None for name in ("top_k", "min_p") if options[name] == 0}
     chosen = {name: value for name, value in options.items() if value is not None} | off
     given = cast("BatchSamplingKeywords", chosen)
     SamplingOptions(**given, seed=args.seed)
@@ -189,7 +190,7 @@ def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
 
 
 def _constraint(args: argparse.Namespace) -> Constraint | None:
-    """Returns what the text must match. Raises ArgumentError for several, and for one that cannot be used."""
+    """Returns the constraint of the text, or None. Raises GlgptError for several constraints or an unusable one."""
     given = {"--json-schema": args.json_schema, "--regex": args.regex, "--choice": args.choice}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
@@ -210,10 +211,10 @@ def _constraint(args: argparse.Namespace) -> Constraint | None:
 
 
 def draw_in_one_thread(args: argparse.Namespace) -> None:
-    """Makes llvmpipe draw in the calling thread where it generates one text faster. Call it before a model is opened.
+    """Makes llvmpipe (software OpenGL) draw in the calling thread if this is faster for one text.
 
-    With at most two processors and weights of integers, its threads wait for each other longer than a product takes.
-    The environment variable LP_NUM_THREADS decides if it is set.
+    Call it before a model is opened. With at most two processors and integer weights, llvmpipe's threads wait for each
+    other longer than a matrix product takes. If the environment variable LP_NUM_THREADS is set, it takes precedence.
     """
     gguf = args.model is not None and (args.model == CHAT_MODEL or is_gguf(Path(args.model)))
     integers = gguf if args.dtype is None else args.dtype in ("stored", "q8", "q4")
@@ -258,7 +259,7 @@ def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | N
 
 
 def encode(model: LanguageModel, text: str | None, ids: list[int] | None) -> list[int]:
-    """Returns the token ids of `text`, or `ids` if it is None."""
+    """Returns the token ids of `text`, or `ids` if `text` is None."""
     if text is None:
         return ids or []
     if model.tokenizer is None:
@@ -275,7 +276,7 @@ def report(args: argparse.Namespace, results: Any, text: str) -> None:
 
 
 def finite(results: Any) -> Any:
-    """Returns a copy with infinities and NaN, which JSON does not have, replaced by None."""
+    """Returns a copy in which None replaces infinities and NaN, because JSON has neither."""
     if isinstance(results, dict):
         return {key: finite(value) for key, value in results.items()}
     if isinstance(results, (list, tuple)):

@@ -27,11 +27,11 @@ def add_check_option(parser: argparse.ArgumentParser) -> None:
 
 
 def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | None = None) -> FormatCost | None:
-    """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05 nats per token; returns the measurement.
+    """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05 nats per token. Returns the cost, or None.
 
-    Weights as stored are not rounded, and not compared. The measurement is made once and remembered. Without `--check`,
-    models above `MAX_UNASKED_PARAMETERS` are measured only for an export, when `model` is None. `model` is the loaded
-    model that the arguments name.
+    Weights in the file's own formats (stored) are not rounded, so they are not compared. A measurement is made once and
+    cached. `model` is the loaded model that the arguments name, or None for an export. Without `--check`, a loaded
+    model above `MAX_UNASKED_PARAMETERS` is not measured.
     """
     split = getattr(args, "split", None) or getattr(args, "plan", None)
     if dtype in ("f32", AS_STORED) or args.check is False or split:
@@ -59,7 +59,7 @@ def _cost(
         return cost
     if model and not args.check and checkpoint.config.parameter_count > MAX_UNASKED_PARAMETERS:
         size = checkpoint.config.parameter_count / 1e9
-        _warn(f"{dtype} was not compared with f32: it takes minutes at {size:.1f} B parameters; --check does it, once")
+        _warn(f"{dtype} was not compared with f32: that takes minutes at {size:.1f} B parameters; --check does it once")
         return None
     options: dict[str, Any] = device_options(args)
     settings = DeviceSettings.taken_from(options)

@@ -29,7 +29,7 @@ COMMANDS = (
     "split",
     "serve",
 )
-MODULES = {"eval": "evaluate"}  # of commands that are not named after their module
+MODULES = {"eval": "evaluate"}  # commands whose module has another name
 EXAMPLES = """examples:
   glgpt generate "To be, or not to be"              text from the embedded Shakespeare model; no download
   glgpt generate "Once upon a time" --model gpt2    text from a model of the Hugging Face Hub
@@ -39,17 +39,17 @@ EXAMPLES = """examples:
   glgpt export --model runs/play --out page         a web page that runs it in the browser (WebGL2)
   glgpt serve page                                  open that page
   glgpt info                                        your GPU, its limits and the kernels chosen for it
-  glgpt selftest                                    whether this GPU computes every op correctly
+  glgpt selftest                                    a check that this GPU computes every op correctly
 
 glgpt COMMAND --help describes a command and its options. Exit status: 0 for success, 2 for bad input,
-130 after Ctrl-C; glgpt compare returns 1 beyond the tolerance, glgpt selftest 1 if an op fails, glgpt train 1 if the
-loss diverges."""
+130 after Ctrl-C, and 1 if glgpt compare exceeds the tolerance, an op of glgpt selftest fails, or the loss of
+glgpt train diverges."""
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Returns the parser of the command line; parsed arguments hold the function to call as `run`.
 
-    It has all commands, or only `command` if that is the name of one: the modules of the others take long to import.
+    The parser has all commands, or only `command` if it is one of them, because importing all modules takes long.
     """
     parser = Parser(
         prog="glgpt",

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, only on a terminal and only for tasks that take more than a second."""
+"""Shows progress bars on stderr, only on a terminal and only for tasks that take more than a second."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-DELAY_S = 1.0  # before a label appears
+DELAY_S = 1.0  # seconds before a label appears
 
 
 @contextlib.contextmanager
 def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterator[Callable[[int, int], None] | None]:
-    """Yields a function to call with (done, total), or None if stderr is not a terminal. Unit "B" counts in MB.
+    """Yields a function to call with (done, total), or None if stderr is not a terminal. Unit "B" is scaled to MB.
 
-    After `delay` seconds (default: DELAY_S) the label appears, with the bar from the first call on; both vanish when
-    the block ends.
+    The label appears after `delay` seconds (default: DELAY_S). After the first call, a bar with the label replaces it.
+    Both vanish when the block ends.
     """
     if not sys.stderr.isatty():
         yield None
@@ -32,7 +32,7 @@ def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterat
 
     def unsay() -> None:
         clock.cancel()
-        clock.join()  # it may be printing the label right now
+        clock.join()  # the timer may be printing the label
         if said.is_set():
             said.clear()
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -54,7 +54,7 @@ def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterat
 
 
 def awaited(label: str, pieces: Iterator[str]) -> Iterator[str]:
-    """Yields pieces of text; shows the label, as `progress` does, until the first arrives."""
+    """Yields pieces of text; shows the label, as `progress` does, until the first piece arrives."""
     with progress(label):
         first = list(itertools.islice(pieces, 1))
     yield from itertools.chain(first, pieces)

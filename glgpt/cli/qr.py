@@ -8,8 +8,8 @@ from typing import TextIO
 
 import segno
 
-QUIET = 2  # light modules around the code; phones read it on a dark terminal with less than the standard's four
-HALVES = " ▀▄█"  # a character for two stacked modules; dark: none, the upper, the lower, both
+QUIET = 2  # light modules around the code; the standard requires four, but phones read it with two
+HALVES = " ▀▄█"  # characters of two stacked modules: none, the upper, the lower or both are dark
 COLOURS, PLAIN = "\x1b[38;5;16;48;5;231m", "\x1b[0m"  # black on white, regardless of the terminal's colours
 
 

@@ -1,4 +1,4 @@
-"""The options of commands that use split servers, and how the traffic with those servers is printed."""
+"""Defines the options of commands that use split servers, and formats the traffic with those servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a command that can use split servers."""
     group = parser.add_argument_group("split over servers")
     group.add_argument(
-        "--split", metavar="URL", help="use a server of glgpt split serve: it runs its blocks, this machine the others"
+        "--split", metavar="URL", help="use a server of glgpt split serve for its blocks; this machine runs the others"
     )
     group.add_argument(
         "--plan", metavar="PLAN", help="use several servers, such as 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043"
@@ -35,7 +35,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the keyword arguments of `glgpt.load` for a split model; if it is not split, `speculate` at most."""
+    """Returns the keyword arguments of `glgpt.load` for a split model; for other models, at most `speculate`."""
     if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
         for name in ("token", "wire"):
             if getattr(args, name, None):
@@ -48,7 +48,7 @@ def client_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def split_traffic(model: LanguageModel) -> list[dict[str, Any]]:
-    """Returns the traffic and times of each stage of a split model; an empty list if it is not split."""
+    """Returns the traffic and times of each stage (one machine's blocks) of a split model; [] for other models."""
     traffic = getattr(model, "traffic", None)
     return traffic() if traffic else []
 

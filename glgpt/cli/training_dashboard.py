@@ -1,4 +1,4 @@
-"""Shows the progress of `glgpt train` on stderr: a panel on a terminal, else a line every few seconds."""
+"""Shows the progress of `glgpt train` on stderr: a panel on a terminal, else a line every `LINE_EVERY` seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rich.text import Text
 from glgpt.training.events import Start, Step, TrainingCallbacks
 
 if TYPE_CHECKING:
-    from glgpt.training.plan import Plan  # imports the graphics library
+    from glgpt.training.plan import Plan  # its import would load the graphics library
 
 termios: Any
 try:
@@ -45,7 +45,7 @@ def clock(seconds: float) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Returns a bar chart of at most `width` characters; each is the mean of an equal part of the values."""
+    """Returns a bar chart of at most `width` characters; each shows the mean of an equal part of the values."""
     if not values:
         return ""
     cells = min(width, len(values))
@@ -105,7 +105,7 @@ def planning(plan: Plan) -> str:
 
 
 class Watcher:
-    """Reports a training: a method for each event that it shows."""
+    """Reports the progress of a training. Subclasses have a method for each event that they show."""
 
     def callbacks(self) -> TrainingCallbacks:
         """Returns the callbacks for `train`."""
@@ -113,9 +113,9 @@ class Watcher:
 
 
 class Log(Watcher):
-    """Prints lines for the first step, one every `LINE_EVERY` seconds, each validation and the last step.
+    """Prints a line for the first step, every `LINE_EVERY` seconds, for each validation and for the last step.
 
-    Other long tasks have a line after `TASK_AFTER` seconds, and then one every `LINE_EVERY` seconds.
+    For a long task other than steps, prints a line after `TASK_AFTER` seconds, and then every `LINE_EVERY` seconds.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -135,7 +135,7 @@ class Log(Watcher):
         print(text, file=self.stream, flush=True)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Records the progress of another task; prints a line if it takes long."""
+        """Records the progress of a task other than steps; prints a line if it takes long."""
         now = time.monotonic()
         if done >= total or what != self._task:
             self._timer.cancel()
@@ -238,7 +238,7 @@ class Board(Watcher):
         self._saved = step
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Records the progress of another task."""
+        """Records the progress of a task other than steps."""
         self._working = (what, done, total) if done < total else None
 
     def draw(self) -> RenderableType:

@@ -1,4 +1,4 @@
-"""Training texts: data sets that come with the package, and functions to fetch, clean and inspect a text.
+"""Provides training texts: data sets that come with the package, and functions to fetch, clean and inspect a text.
 
 from glgpt import data
 

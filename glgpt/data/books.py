@@ -1,4 +1,4 @@
-"""Public-domain books that a page offers, from a mirror that pages of other origins may read (CORS)."""
+"""Lists the public-domain books that a page offers; their mirror allows requests by pages of other origins (CORS)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from glgpt.data.fetching import address
 
-OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # gutenberg.org does not allow pages of other origins
+OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # gutenberg.org refuses pages of other origins
 
-NO_BOOKS = "none"  # instead of a mirror's address
+NO_BOOKS = "none"  # given instead of a mirror's address to offer no books
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Book:
     repository: str
 
     def url(self, mirror: str | None = None) -> str:
-        """Returns the address of its text at OPEN_MIRROR, or at a mirror with the paths of gutenberg.org."""
+        """Returns the address of the book's text at `mirror`, which has gutenberg.org's paths; None: at OPEN_MIRROR."""
         if mirror is None:
             return f"{OPEN_MIRROR}/{self.repository}_{self.number}/master/{self.number}.txt"
         return address(f"book:{self.number}", mirror)

@@ -1,6 +1,6 @@
-"""Data sets that come with the package: scenes by Shakespeare, this package's code, and generated texts.
+"""Provides the data sets that come with the package: scenes by Shakespeare, this package's code, and generated texts.
 
-The generators are seeded and use only integers of one hash, so that a set is the same on every machine.
+The generators are seeded and draw from an integer hash, so a set is the same on every machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Dice:
 
     def below(self, bound: int) -> int:
         self.draws += 1
-        if self.draws > len(self._shares):  # hashes are computed in blocks; the first is for draw 1
+        if self.draws > len(self._shares):  # hashes are computed in blocks; the first hash is for draw 1
             steps = np.arange(1, 2 * len(self._shares) + 1024, dtype=np.uint32)
             self._shares = shares(self.seed, steps, np.zeros(1, np.uint32)).tolist()
         return min(int(self._shares[self.draws - 1] * bound), bound - 1)
@@ -57,7 +57,7 @@ def _plays() -> str:
 
 
 def _code() -> str:
-    """Returns modules of this package: the models and the ops."""
+    """Returns source code of this package: the modules of `models` and `ops`."""
     files = sorted(path for name in ("models", "ops") for path in (PACKAGE / name).glob("*.py"))
     text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
     return re.sub(r"\n{3,}", "\n\n", text)  # so that cleaning changes nothing

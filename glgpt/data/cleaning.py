@@ -1,4 +1,4 @@
-"""Removes from a text what a model should not learn. `viewer/src/training/cleaning.ts` does the same."""
+"""Removes parts of a text that a model should not learn. `viewer/src/training/cleaning.ts` does the same."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from glgpt.errors import GlgptError
 
 STEPS = ("headers", "lines", "blanks", "duplicates")
-# Matching takes linear time for any text: the lookahead ends the search for `***` in a line without an end, and the
-# lookbehind tries each run of blanks only from its first blank.
+# Matching takes linear time for any text: the lookahead rejects a last line without a line break before `***` is
+# searched in it, and the lookbehind lets a match start only at the first of several blanks.
 _BEGIN = re.compile(r"^\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n", re.MULTILINE)
 _END = re.compile(r"^\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG", re.MULTILINE)
 _BLANK = re.compile(r"(?<![ \t])[ \t]+$", re.MULTILINE)
@@ -19,7 +19,7 @@ _RUN = re.compile(r"\n{3,}")
 
 @dataclass(frozen=True)
 class Removed:
-    """The changes of a cleaning step: the number of characters that it removed, and of places where it did."""
+    """Counts what a cleaning step changed: the characters that it removed, and the places that it changed."""
 
     step: str
     characters: int
@@ -27,7 +27,7 @@ class Removed:
 
 
 def clean(text: str | Iterable[str], steps: Iterable[str] = STEPS) -> tuple[str, list[Removed]]:
-    """Cleans a text, or several documents that are joined; returns the cleaned text and what each step removed.
+    """Cleans a text, or several documents, which are then joined; returns the cleaned text and what each step removed.
 
     `headers` removes the licence before and after a Project Gutenberg book. `lines` normalises line endings to LF.
     `blanks` removes blanks at the ends of lines, and all but one of repeated blank lines. `duplicates` removes

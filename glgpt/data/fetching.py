@@ -1,4 +1,4 @@
-"""Fetches a text from a URL and stores it in the cache by its SHA-256, with its source and date."""
+"""Fetches a text from a URL and stores it in the cache under its SHA-256, with its source and date."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import cache_path, read_json, write_json, written_whole
 
 MAX_TEXT_BYTES = 1 << 30  # default maximum size of a text, in bytes
-BLOCK = 1 << 16  # bytes of one read
+BLOCK = 1 << 16  # maximum bytes of one read
 TRIES = 4
-RETRY_WAIT_S = 0.5  # seconds before the second try, doubled for each further one
+RETRY_WAIT_S = 0.5  # seconds before the second try, doubled for each further try
 TIME_LIMIT_S = 3600.0  # default time limit for all tries together
 BOOK = re.compile(r"book:(\d{1,6})")
 RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")  # first byte, last byte, total
 MIRROR = "https://www.gutenberg.org"
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]  # receives the bytes so far and the total (if unknown: also the bytes so far)
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A fetched text: its file in the cache, its source address, the date, its SHA-256 and its size."""
+    """A fetched text: its file in the cache, its source address, the date of the fetch, its SHA-256 and its size."""
 
     path: Path
     source: str
@@ -47,12 +47,12 @@ class Fetched:
 
 
 def kept_folder() -> Path:
-    """Returns the folder of fetched texts: `$XDG_CACHE_HOME/glgpt/data`."""
+    """Returns the folder of fetched texts: `data` in the cache folder."""
     return cache_path() / "data"
 
 
 def address(name: str, mirror: str = MIRROR) -> str:
-    """Returns the address of a text, given as an address or as `book:N`, number N of Project Gutenberg at `mirror`."""
+    """Returns the URL of a text: `name` itself, or for `book:N` the URL of Project Gutenberg's book N at `mirror`."""
     book = BOOK.fullmatch(name)
     text, what = (mirror, "--mirror ") if book else (name, "")
     try:
@@ -72,7 +72,7 @@ def fetch(
     timeout: float = TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Fetched:
-    """Fetches a text of at most `most` bytes, with `TRIES` tries, each of which resumes where the previous one stopped.
+    """Fetches a text of at most `most` bytes in up to `TRIES` tries; each resumes where the previous one stopped.
 
     The text is stored as UTF-8 under its SHA-256. Raises GlgptError with a one-line message if the server refuses,
     stalls, disconnects, takes more than `timeout` seconds, sends a wrong length or range, redirects to another scheme
@@ -102,7 +102,7 @@ def fetch(
 
 
 class _Download:
-    """The bytes received so far, over all tries."""
+    """Downloads a text; `data` holds the bytes received so far, over all tries."""
 
     def __init__(self, url: str, most: int, opener: HttpOpener, progress: Progress | None) -> None:
         self.url, self.most, self.opener, self.progress = url, most, opener, progress
@@ -111,7 +111,10 @@ class _Download:
         self.total = 0  # bytes of the whole text; 0 if unknown
 
     def attempt(self) -> None:
-        """Continues after the received bytes if the server supports it. OSError or GlgptError mean: try again."""
+        """Requests the bytes after those received, or all bytes if the server cannot resume.
+
+        The caller tries again after any error except PermanentError.
+        """
         headers = {"User-Agent": "glgpt", "Accept-Encoding": "identity"}
         if self.data and self.tag:
             headers |= {"Range": f"bytes={len(self.data)}-", "If-Range": self.tag}
@@ -151,20 +154,20 @@ class _Download:
             if self.progress:
                 self.progress(len(self.data), max(self.total, len(self.data)))
         if end and len(self.data) > end:
-            raise self._restart(f"it sent {len(self.data):,} bytes where it announced {end:,}")
+            raise self._restart(f"it sent {len(self.data):,} bytes, but announced {end:,}")
         if len(self.data) < self.total:
             raise GlgptError(f"it ended after {len(self.data):,} of {self.total:,} bytes")
         if not self.data:
             raise PermanentError(f"{quoted(self.url, 300)} is empty")
 
     def _range_end(self, text: str, tag: str) -> int:
-        """Returns the position after a partial answer; raises GlgptError if it does not continue `data`."""
+        """Returns where in the text a partial answer ends (excluded). Raises GlgptError unless it continues `data`."""
         found = RANGE.fullmatch(text)
         first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
         total = last + 1 if not found or found[3] == "*" else int(found[3])
         if first != len(self.data) or not first <= last < total or (self.total and total != self.total):
             sent = quoted(text) or "an unnamed range"
-            raise self._restart(f"it sent {sent} where bytes from {len(self.data):,} on were asked for")
+            raise self._restart(f"it sent {sent} where bytes from {len(self.data):,} on were requested")
         if self.data and tag != self.tag:
             raise self._restart("the text has changed on the server")
         self.total = total
@@ -215,7 +218,7 @@ def _keep(url: str, data: bytes) -> Fetched:
 
 
 def source_of(sha256: str) -> dict[str, Any] | None:
-    """Returns the source, date, sha256 and bytes of a fetched text by its SHA-256; None if it was not fetched."""
+    """Returns the source, date, sha256 and bytes (size) of the fetched text with this SHA-256, or None."""
     path = kept_folder() / f"{sha256}.json"
     try:
         found = read_json(path) if path.is_file() else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from glgpt.text.files import Text
 
-SCRIPTS = {  # by the first word of the Unicode names of their letters
+SCRIPTS = {  # keys: the first word of the Unicode names of a script's letters
     "LATIN": "Latin",
     "GREEK": "Greek",
     "CYRILLIC": "Cyrillic",
@@ -25,18 +25,25 @@ SCRIPTS = {  # by the first word of the Unicode names of their letters
 
 @dataclass(frozen=True)
 class Inspection:
-    """Counts of a text: `scripts` are shares of its letters, largest first; `held_back` is bytes for validation."""
+    """Counts of a text.
+
+    `scripts` is each script's share of the letters, largest first; `held_back` is the number of bytes that are held
+    back for validation.
+    """
 
     bytes: int
     characters: int
     lines: int
-    distinct: int  # different characters
+    distinct: int  # number of different characters
     scripts: dict[str, float]
     held_back: int
 
 
 def inspect(text: str | Text, validation: float = 0.1) -> Inspection:
-    """Inspects a text. Raises GlgptError as `Text.of_string` and `Text.pieces` do."""
+    """Returns the counts of a text, of which the share `validation` is held back.
+
+    Raises GlgptError as `Text.of_string` and `Text.pieces` do.
+    """
     source = Text.of_string(text) if isinstance(text, str) else text
     characters: Counter[str] = Counter()
     for piece, _ in source.pieces():

@@ -1,4 +1,4 @@
-"""An HTTP client for servers that may misbehave: reads until a deadline, follows redirects to HTTP addresses only."""
+"""Reads from HTTP servers that may misbehave: stops at a deadline, and follows redirects to http(s) addresses only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HttpOpener:
             return self._director.open(urllib.request.Request(url, headers=headers), timeout=STALL_TIMEOUT_S)
         except GlgptError:
             raise
-        except (ValueError, OverflowError) as error:  # of a redirect's host or port
+        except (ValueError, OverflowError) as error:  # an invalid host or port in a redirect
             raise PermanentError(f"{quoted(url, 300)} leads to an invalid address: {quoted(error, 120)}") from None
 
 
@@ -59,7 +59,7 @@ def http_address(text: str) -> str:
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket until a deadline. A socket's own timeout would allow one byte every 20 seconds for ever."""
+    """Reads a socket until a deadline. A socket's own timeout would allow one byte every 20 seconds without end."""
 
     def __init__(self, connection: socket.socket, deadline: float, late: PermanentError) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Trains one model on many devices: a session's rounds, the gateway for browsers, and the client that joins a session.
+"""Trains one model on many devices, in rounds that end by combining the devices' updates; all rounds form a session.
 
-The entry points are `serve` (runs a session), `gateway` (serves its clients) and `member.join` (joins as a client). It
-uses Flower through `flower`; `training` takes the training steps.
+The entry points are `serve` (runs a session), `gateway` (serves its clients) and `member.join` (joins as a client). The
+package uses Flower through `flower`, and takes training steps with `training`.
 """

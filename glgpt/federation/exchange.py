@@ -1,7 +1,7 @@
-"""Asks Flower's nodes for a round: it waits for every gateway, but for supernodes only until their deadline.
+"""Sends a round to Flower's nodes. Waits for every gateway, but for supernodes only until a deadline.
 
-A supernode's answer is untrusted input. Each answer is pulled in a separate thread and checked before it counts, so no
-supernode can delay a round past its deadline or end it.
+A supernode is a Flower node that a user runs, without a gateway. Its answer is untrusted input. Each answer is pulled
+in a separate thread and checked before it counts, so no supernode can end a round or delay it past the deadline.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from glgpt.federation.session import Session
 
 logger = logging.getLogger("flwr")
 POLL_INTERVAL_S = 0.3
-# Time until a gateway is asked again, doubled each time: one that was killed may have lost the request
+# Seconds after which an unanswered request to a gateway is repeated, because a killed gateway may have lost it. The
+# time doubles with each repetition.
 REQUEST_TIMEOUT_S = 8.0
-MAX_SUPERNODES = 64  # maximum number of supernodes asked in a round
+MAX_SUPERNODES = 64  # maximum number of supernodes with an unanswered request
 
 Answer = tuple[Message, Message]  # the question and its reply
 
 
 def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:
-    """Asks all gateways and waits for their answers.
+    """Sends a message to all gateways and waits for their answers.
 
-    `make` creates a message for each connected gateway. A gateway that does not answer is asked again. Returns when
-    every gateway that was asked and is still connected has answered.
+    `make` creates a message for each connected gateway. Unanswered messages are repeated. Returns when every gateway
+    that received a message and is still connected has answered.
     """
     asked: dict[str, Message] = {}
     found: dict[int, Answer] = {}
@@ -61,22 +62,22 @@ def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:
 
 
 class Supernodes:
-    """The supernodes of a run. A supernode that is still busy with an earlier round is not asked for another one."""
+    """The supernodes of a run. A supernode that is still busy with an earlier round does not receive a new one."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._threads: dict[int, threading.Thread] = {}
-        self._asked: list[threading.Thread] = []  # those of this round
+        self._asked: list[threading.Thread] = []  # the threads of this round
         self._found: list[Answer] = []
         self._over = threading.Event()
 
     def free(self, nodes: Sequence[int]) -> list[int]:
-        """Returns the `nodes` that can be asked now, at most `MAX_SUPERNODES`."""
+        """Returns the `nodes` that can receive a round now. At most `MAX_SUPERNODES` are busy at once."""
         self._threads = {node: thread for node, thread in self._threads.items() if thread.is_alive()}
         return [node for node in nodes if node not in self._threads][: MAX_SUPERNODES - len(self._threads)]
 
     def ask(self, messages: Sequence[Message]) -> None:
-        """Starts a round: sends each message to its node."""
+        """Starts a round: sends each message to the node that is its destination."""
         self._asked, self._found, self._over = [], [], threading.Event()
         for message in messages:
             thread = threading.Thread(target=self._wait_for, args=(message, self._found, self._over), daemon=True)
@@ -88,7 +89,7 @@ class Supernodes:
         try:
             (name,) = self._grid.push_messages([message])
             while not over.is_set():
-                for reply in self._grid.pull_messages([name]):  # may block for hours on a slow sender
+                for reply in self._grid.pull_messages([name]):  # may take hours if the node sends slowly
                     if not (reply.has_error() and reply.error.code in OFFLINE):
                         found.append((message, reply))
                     return
@@ -97,7 +98,7 @@ class Supernodes:
             logger.warning("%s is left out: %s", name_of(message.metadata.dst_node_id), quoted(error, 300))
 
     def answers(self, until: float) -> list[Answer]:
-        """Returns the answers received once all nodes have answered, at the latest at `until` (monotonic clock)."""
+        """Waits until all nodes have answered or `until` (monotonic clock) has passed. Returns the answers received."""
         for thread in self._asked:
             thread.join(max(0.0, until - time.monotonic()))
         self._over.set()
@@ -105,7 +106,7 @@ class Supernodes:
 
 
 def name_of(node: int) -> str:
-    """Returns the name that others see. Node IDs are private: anyone who knows one can message the node."""
+    """Returns the public name of a node. Node IDs are private: anyone who knows one can message the node."""
     return f"supernode {hashlib.sha256(str(node).encode()).hexdigest()[:6]}"
 
 
@@ -121,9 +122,9 @@ class SupernodeClaims:
 def from_supernode(
     answer: Answer, parameters: Vector, session: Session, limits: rules.NormLimits
 ) -> tuple[Message, dict[str, Any]] | None:
-    """Returns a supernode's reply in the form that strategies take, and its line of `rounds.jsonl`.
+    """Returns a supernode's reply in the form that strategies take, and the line about it for `rounds.jsonl`.
 
-    Returns None if the reply is invalid.
+    Returns None, after logging the reason, if the reply is invalid.
     """
     question, reply = answer
     name = name_of(question.metadata.dst_node_id)
@@ -134,13 +135,13 @@ def from_supernode(
         (tokens,), (loss,), steps, seconds = (metrics[figure] for figure in ("tokens", "loss", "steps", "seconds"))
         (row,) = reply.content.array_records["arrays"]["updates"].numpy()
         if row.shape != parameters.shape or row.dtype != np.float32 or not np.isfinite(row).all():
-            raise ValueError(f"its update is not {len(parameters)} finite numbers")
+            raise ValueError(f"the update is not {len(parameters)} finite numbers")
         claims = SupernodeClaims(int(tokens), int(steps), float(loss))
         rules.check_claims(claims, session.bounds)
         norm = rules.norm(row - parameters)
         limits.check(norm, claims.steps)
         if not 0 <= seconds <= MAX_SECONDS:
-            raise ValueError(f"it claims {seconds:g} s")
+            raise ValueError(f"the update claims a time of {seconds:g} s; the time must be from 0 to {MAX_SECONDS:g} s")
         told = {"tokens": claims.tokens, "loss": claims.loss}
         device = {"member": None, "name": name, **told, "steps": claims.steps, "norm": norm, "said": ""}
         line = {"clients": 1, **told, "seconds": float(seconds), "streamed": False}

@@ -1,4 +1,7 @@
-"""Invitations are signed tokens that expire, can be revoked and may limit their uses. Only their hashes are stored."""
+"""Creates and checks invitations: signed tokens that expire, can be revoked and may limit their uses.
+
+Only the hashes of the tokens are stored.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,12 @@ from glgpt.errors import GlgptError
 from glgpt.federation.replies import Invitation
 from glgpt.system.files import read_json, write_json
 
-MEMBER_LIFE_S = 7 * 24 * 3600.0  # seconds
-DASHBOARD_LIFE_S = 30 * 24 * 3600.0
-HOST, HOST_LINK, COMMANDS = "host", "host link", "host commands"  # tab, link, local commands
-HOST_KINDS = (HOST, HOST_LINK, COMMANDS)  # the host's tokens, as well as "member"
+MEMBER_LIFE_S = 7 * 24 * 3600.0  # seconds that a member's invitation is valid
+DASHBOARD_LIFE_S = 30 * 24 * 3600.0  # seconds that a dashboard's token is valid
+# Kinds of the host's tokens: for an open dashboard, for a link that opens a dashboard, for commands on this machine.
+# The invitations of members have the kind "member".
+HOST, HOST_LINK, COMMANDS = "host", "host link", "host commands"
+HOST_KINDS = (HOST, HOST_LINK, COMMANDS)
 
 
 def _text(data: bytes) -> str:
@@ -36,16 +41,19 @@ def digest(token: str) -> str:
 
 
 class Invitations:
-    """The invitations of a session. `clock` returns seconds since the epoch."""
+    """The invitations of a session, signed with `key`; the file `path` stores their hashes.
+
+    `clock` returns seconds since the epoch.
+    """
 
     def __init__(self, path: Path, key: bytes, session: str, clock: Callable[[], float] = time.time) -> None:
         self._path, self._key, self._session, self._clock = path, key, session, clock
         self._known: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
 
     def create(self, life: float = MEMBER_LIFE_S, uses: int | None = None, kind: str = "member") -> str:
-        """Creates a token that `uses` members may join with (None: any number).
+        """Returns a new token, valid for `life` seconds, with which `uses` members may join (None: any number).
 
-        `kind` is "member" or one of `HOST_KINDS`. Host tokens are deleted after they expire.
+        `kind` is "member" or one of `HOST_KINDS`. Forgets the host's tokens that have expired.
         """
         now = self._clock()
         self._known = {n: x for n, x in self._known.items() if x["expires"] > now or x["kind"] not in HOST_KINDS}
@@ -106,14 +114,14 @@ class Invitations:
         return True
 
     def exchange(self, token: str) -> str:
-        """Returns a dashboard token in exchange for a valid host token. A link's token is revoked."""
+        """Returns a token for an open dashboard, in exchange for any valid host token. Revokes the token of a link."""
         self.check(token, *HOST_KINDS)
         if self._known[digest(token)]["kind"] == HOST_LINK:
             self._known[digest(token)]["revoked"] = True
         return self.create(DASHBOARD_LIFE_S, None, HOST)
 
     def turn_out_hosts(self, but: str) -> None:
-        """Revokes the tokens of all dashboards and their links except `but`."""
+        """Revokes the tokens of all dashboards and of all links to dashboards, except the token `but`."""
         for name, known in self._known.items():
             known["revoked"] |= known["kind"] in (HOST, HOST_LINK) and name != digest(but)
         self._store()

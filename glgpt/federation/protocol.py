@@ -1,4 +1,4 @@
-"""The messages between clients and the gateway: JSON texts, and numbers in binary frames of at most 1 MiB.
+"""Defines the messages between clients and the gateway: JSON texts, and numbers in binary frames of at most 1 MiB.
 
 A client sends `join` first. The gateway answers with `welcome`, then sends `round` and the parameters whenever a round
 can be trained. The client announces its `update`, sends the frames that the gateway lacks, and receives `accepted` or
@@ -20,16 +20,16 @@ from glgpt.wire import int8
 MAX_FRAME_BYTES = 1 << 20  # maximum bytes of a binary frame
 MAX_TEXT_BYTES = 1 << 16  # maximum bytes of a JSON text from a client
 BLOCK = 1024  # number of int8 values that share a scale
-MAX_NAME, MAX_DEVICE = 40, 200  # maximum characters of a device's name, and of its GPU's
-MAX_COUNT = 1 << 53  # maximum of any integer in a message: JavaScript represents these exactly
-MAX_SECONDS = 30 * 24 * 3600.0  # maximum time that a client may report for a round
+MAX_NAME, MAX_DEVICE = 40, 200  # maximum characters of a device's name, and of its GPU's name
+MAX_COUNT = 1 << 53  # maximum of any integer in a message: JavaScript represents integers up to it exactly
+MAX_SECONDS = 30 * 24 * 3600.0  # maximum number of seconds that a client may report for a round
 MAX_SHOWN = 1e12  # maximum of a rate, a time or a loss that is only displayed
 
 Vector = NDArray[np.float32]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Dtype = Literal["f16", "f32", "int8", "exact"]
 DTYPES = get_args(Dtype)
-OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # the best simulated: docs/design/decisions/training.md
+OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # the best values in simulations: docs/design/decisions/training.md
 
 # Close codes of a WebSocket, in addition to the standard ones
 NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410
@@ -40,7 +40,11 @@ class _Message(BaseModel):
 
 
 class Join(_Message):
-    """A client's first message: identifies it and shows that it computes the same program."""
+    """A client's first message: identifies the client, and shows that it trains with the session's program.
+
+    `resume` is the key from an earlier `welcome`. `digest` and `tokenizer` are the hashes of the training program and
+    of the tokenizer. With `own_text`, the client trains on a text that it provides.
+    """
 
     type: Literal["join"] = "join"
     version: Literal[1] = 1
@@ -55,11 +59,14 @@ class Join(_Message):
 
 
 class Update(_Message):
-    """Announces a client's result of a round; `bytes` of data follow in frames. Losses are in nats per token."""
+    """Announces a client's result of a round, which follows in frames of `bytes` bytes in total.
+
+    `loss` is in nats per token.
+    """
 
     type: Literal["update"] = "update"
     round: Count
-    attempt: Annotated[str, Field(max_length=64)]  # `attempt` of the round's message: the weights it started from
+    attempt: Annotated[str, Field(max_length=64)]  # that of the `round` message: identifies the weights before training
     tokens: Count
     steps: Count
     loss: float
@@ -79,7 +86,7 @@ class Progress(_Message):
 
 
 class Ping(_Message):
-    """Asks for `pong` with the same number; `ms` is the last round trip that the client measured."""
+    """Requests a `pong` with the same number `n`; `ms` is the last round trip time that the client measured."""
 
     type: Literal["ping"] = "ping"
     n: Count
@@ -91,7 +98,7 @@ _SAID: TypeAdapter[Join | Update | Progress | Ping] = TypeAdapter(Said)
 
 
 class _FromHost(BaseModel):
-    """A message from the host. Fields that a desktop client does not read are ignored."""
+    """A message from the gateway. Fields that a desktop client does not read are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="ignore")
 
@@ -101,14 +108,14 @@ Reason = Annotated[str, Field(max_length=1000)]
 
 
 class Welcome(_FromHost):
-    """Admits a client; with `resume` it can rejoin as the same member."""
+    """Admits a client. With `resume`, the client can rejoin as the same member."""
 
     resume: Annotated[str, Field(max_length=128)]
     name: Annotated[str, Field(max_length=200)]
 
 
 class RoundOffer(_FromHost):
-    """Offers a round to train; `bytes` of weights follow in frames."""
+    """Offers a round to train. The weights follow in frames of `bytes` bytes in total."""
 
     round: Count
     attempt: Attempt
@@ -120,13 +127,13 @@ class RoundOffer(_FromHost):
 
 
 class WrapUp(_FromHost):
-    """Asks a client to send its result so far."""
+    """Requests the result of the steps that a client has finished so far."""
 
     attempt: Attempt
 
 
 class Ready(_FromHost):
-    """Asks for the frames of an update; the gateway already has the first `have` of them."""
+    """Requests the frames of an update; the gateway already has the first `have` of them."""
 
     attempt: Attempt
     have: Count
@@ -163,7 +170,10 @@ _HOST_SAID: dict[str, type[HostSaid]] = {
 
 
 def parsed_from_host(text: str) -> HostSaid | None:
-    """Returns a host's message, or None for a kind that only the page uses. Raises GlgptError naming a wrong field."""
+    """Returns a gateway's message, or None for a kind that only the page uses.
+
+    Raises a GlgptError that names the first invalid field.
+    """
     try:
         kind = _HOST_SAID.get(_Kind.model_validate_json(text).type)
         return kind.model_validate_json(text) if kind else None
@@ -178,7 +188,7 @@ def _first(error: ValidationError) -> str:
 
 
 def parsed(text: str) -> Join | Update | Progress | Ping:
-    """Returns a client's message. Raises GlgptError naming the first wrong field."""
+    """Returns a client's message. Raises a GlgptError that names the first invalid field."""
     try:
         return _SAID.validate_json(text)
     except ValidationError as error:
@@ -186,7 +196,7 @@ def parsed(text: str) -> Join | Update | Progress | Ping:
 
 
 def close_reason(text: str) -> str:
-    """Truncates a text to fit a WebSocket's close reason (at most 123 bytes)."""
+    """Truncates a text to 120 bytes, since a WebSocket's close reason has at most 123."""
     return text.encode()[:120].decode(errors="ignore")
 
 
@@ -213,10 +223,10 @@ def encoded_size(dtype: Dtype, count: int) -> int:
 
 
 def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
-    """Returns the change from `before` to `after` as bytes, and its `scale`.
+    """Returns the change from `before` to `after` as bytes, and the `scale` that `decode` needs (1 except for f16).
 
-    `exact` stores `after` itself, so that no bit is lost. f16 stores the change divided by its largest magnitude, so
-    that small changes do not vanish. int8 has one scale per block of values.
+    `exact` stores `after` itself, so that no bit is lost. f16 stores the change divided by its largest magnitude, which
+    is the `scale`, so that small changes do not vanish. int8 stores a scale for each block of values among the bytes.
     """
     if dtype == "exact":
         return after.astype("<f4").tobytes(), 1.0
@@ -230,7 +240,10 @@ def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
 
 
 def decode(dtype: Dtype, data: bytes, scale: float, before: Vector) -> Vector:
-    """Returns a client's parameters after its steps. Raises GlgptError for a wrong size or non-finite values."""
+    """Returns a client's parameters after its steps, from the result of `encode` and the parameters `before`.
+
+    Raises GlgptError for a wrong size, and for values that are not finite.
+    """
     count = len(before)
     if len(data) != encoded_size(dtype, count):
         raise GlgptError(f"received {len(data)} bytes; {count} values of {dtype} take {encoded_size(dtype, count)}")
@@ -248,12 +261,12 @@ def decode(dtype: Dtype, data: bytes, scale: float, before: Vector) -> Vector:
 
 
 def flatten(arrays: dict[str, NDArray[Any]]) -> Vector:
-    """Concatenates all parameters into one vector, in their order."""
+    """Concatenates all parameters into one vector, in the order of `arrays`."""
     return np.concatenate([np.asarray(array, np.float32).reshape(-1) for array in arrays.values()])
 
 
 def unflatten(vector: Vector, shapes: dict[str, tuple[int, ...]]) -> dict[str, Vector]:
-    """Splits a vector into the parameters. Raises GlgptError if its length is wrong."""
+    """Splits a vector into parameters, in the order of `shapes`. Raises GlgptError if the vector's length is wrong."""
     sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
     if sum(sizes.values()) != len(vector):
         raise GlgptError(f"received {len(vector)} values; the model has {sum(sizes.values())} parameters")

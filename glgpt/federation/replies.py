@@ -1,14 +1,14 @@
 """Defines what a gateway sends: the messages on its sockets and the answers to its REST calls.
 
-`scripts/generate_schema.py` writes the page's types from these definitions. `protocol` has the messages of clients, and
-the fields of a gateway's messages that a desktop client reads.
+`scripts/generate_schema.py` writes the page's types from these definitions. `protocol` defines the messages of clients,
+and those fields of a gateway's messages that a desktop client reads.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from typing_extensions import NotRequired, TypedDict  # pydantic reads those of `typing` from Python 3.12 on
+from typing_extensions import NotRequired, TypedDict  # pydantic reads `typing.TypedDict` only from Python 3.12 on
 
 from glgpt.federation.protocol import Dtype
 
@@ -19,7 +19,7 @@ class MemberRow(TypedDict):
     number: int
     name: str
     kind: str
-    step: int  # done in the open round
+    step: int  # steps done in the open round
     loss: float | None
     tokens_per_s: float
     connections: int  # number of open sockets; 0: offline
@@ -46,13 +46,13 @@ class RoundStatus(TypedDict):
 
     number: int
     closed: bool
-    answers: int
-    asked: int
+    answers: int  # number of updates received
+    asked: int  # number of members that were offered the round
     seconds_left: float
 
 
 class RoundFigures(TypedDict):
-    """A finished round; its validation and sample follow some seconds after the rest."""
+    """A finished round. `validation_loss` and `sample` are missing until the model has been evaluated."""
 
     round: int
     clients: NotRequired[int]
@@ -64,10 +64,10 @@ class RoundFigures(TypedDict):
 
 
 class State(TypedDict):
-    """Holds what changes in a session while it runs."""
+    """The fields of a session that change while it runs."""
 
     round: RoundStatus | None
-    done: int  # finished rounds
+    done: int  # number of finished rounds
     paused: bool
     members: list[MemberRow]
 
@@ -76,7 +76,7 @@ class State(TypedDict):
 
 
 class WelcomeMessage(State):
-    """Admits a client; with `resume` it can rejoin as the same member."""
+    """Admits a client. With `resume`, the client can rejoin as the same member."""
 
     type: Literal["welcome"]
     member: int
@@ -87,13 +87,13 @@ class WelcomeMessage(State):
 
 
 class StateMessage(State):
-    """Reports the state, once a second."""
+    """Reports the state of the session, once a second."""
 
     type: Literal["state"]
 
 
 class RoundMessage(TypedDict):
-    """Offers a round to train; `bytes` of parameters follow in frames."""
+    """Offers a round to train. The parameters follow in frames of `bytes` bytes in total."""
 
     type: Literal["round"]
     round: int
@@ -109,14 +109,14 @@ class RoundMessage(TypedDict):
 
 
 class WrapUpMessage(TypedDict):
-    """Asks a client to send its result so far."""
+    """Requests the result of the steps that a client has finished so far."""
 
     type: Literal["wrap_up"]
     attempt: str
 
 
 class FramesMessage(TypedDict):
-    """Reports how many frames of an update have arrived; `ready` asks for the others."""
+    """Reports that `have` frames of an update have arrived; `ready` requests the remaining frames."""
 
     type: Literal["ready", "ack"]
     attempt: str
@@ -124,7 +124,7 @@ class FramesMessage(TypedDict):
 
 
 class AnswerMessage(TypedDict):
-    """Accepts or rejects an update; without `attempt`, rejects a message that is not valid."""
+    """Accepts or rejects an update. Without `attempt`, rejects an invalid message instead."""
 
     type: Literal["accepted", "rejected"]
     attempt: NotRequired[str]
@@ -171,7 +171,7 @@ GatewayMessage = (
 
 
 class PrivacyBudget(TypedDict):
-    """The privacy budget that finished rounds have spent; empty without noise."""
+    """The privacy budget that the finished rounds have spent; empty if the session adds no noise."""
 
     epsilon: NotRequired[float]
     delta: NotRequired[float]
@@ -196,36 +196,36 @@ class SessionStatus(PrivacyBudget):
 class Status(SessionStatus):
     """The answer that the dashboard polls."""
 
-    page: bool  # True if the host serves a page for browsers to join with
+    page: bool  # True if the host serves a page with which browsers can join
     history: list[RoundFigures]
 
 
 class Invitation(TypedDict):
-    """An invitation, by the hash of its token."""
+    """An invitation; `digest` is the hash of its token."""
 
     digest: str
     expires: float  # seconds since the epoch
-    uses: int | None  # devices that may still join with it; None: any number
+    uses: int | None  # number of devices that may still join with it; None: any number
     kind: str
     revoked: bool
 
 
 class TokenIds(TypedDict):
-    """The type and number of the text's ids."""
+    """The data type and the number of the text's token ids."""
 
     dtype: str
     count: int
 
 
 class TermsSettings(TypedDict):
-    """The settings of the training that a page needs; the answer has all of them."""
+    """The training settings that a page needs. The answer has all other settings too."""
 
     seed: int
     tokenizer: str
 
 
 class Terms(TypedDict):
-    """The public facts of a session, for invited devices. The answer also has the other fields of `Session`."""
+    """The public facts of a session, for invited devices. The answer has all other fields of `Session` too."""
 
     id: str
     name: str
@@ -247,25 +247,25 @@ class InvitationList(TypedDict):
 
 
 class TokenAnswer(TypedDict):
-    """A new token of a host."""
+    """A new token for the host."""
 
     token: str
 
 
 class NewInvitation(TokenAnswer):
-    """A new invitation's token and its hash."""
+    """The token of a new invitation, and the token's hash."""
 
     digest: str
 
 
 class QrCode(TypedDict):
-    """The rows of a QR code, one character per module: "1" is dark."""
+    """The rows of a QR code, as strings with one character per module: "1" is dark."""
 
     rows: list[str]
 
 
 class RefusedAnswer(TypedDict):
-    """Why a call failed."""
+    """Reports why a REST call failed."""
 
     error: str
 

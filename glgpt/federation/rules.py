@@ -1,4 +1,7 @@
-"""The rules of a round as pure functions: which windows a client draws, which updates count and with what weight."""
+"""Defines a round's rules as pure functions: on which windows of the text a client trains, and which updates count.
+
+A change is the difference between a client's parameters after a round and the parameters before the round.
+"""
 
 from __future__ import annotations
 
@@ -14,41 +17,45 @@ from glgpt.errors import GlgptError
 from glgpt.federation.protocol import OUTER_LR, OUTER_MOMENTUM, Vector
 from glgpt.text.dataset import mixed, starts
 
-PARAMETER_NORMS = 4.0  # maximum norm of a change, in norms of the parameters; measured: 0.6 after the first 100 steps
-EARLIER_NORMS = 5.0  # maximum norm of a change, in medians of recent rounds
-NORM_FLOOR = 0.1  # always allowed, in norms of the parameters; a typical round changes 0.13 norms
-STEP_MARGIN = 1.1  # factor of the largest change that AdamW can make: an update is rounded to be sent
-NORM_ROUNDS = 10  # number of recent rounds whose norms count
-CLIP = 1.5  # maximum norm after clipping, in medians of the round's changes
-TRIM = 0.2  # share of the clients trimmed at each end, per value
-MAX_STRIKES = 3  # rejected updates in a row after which a client is set aside
-DELTA = 1e-5  # of the reported (epsilon, delta)
+PARAMETER_NORMS = 4.0  # maximum ratio of a change's norm to the parameters' norm; it was 0.6 after the first 100 steps
+EARLIER_NORMS = 5.0  # maximum ratio of a change's norm to the median norm of recent changes
+NORM_FLOOR = 0.1  # ratio of a change's norm to the parameters' norm that is always allowed; typical for a round: 0.13
+STEP_MARGIN = 1.1  # factor on the largest change that AdamW can make, because updates are rounded for sending
+NORM_ROUNDS = 10  # number of recent rounds whose changes are compared with a new one
+CLIP = 1.5  # maximum ratio of a clipped change's norm to the median norm of the round's changes
+TRIM = 0.2  # share of the clients that a trimmed mean leaves out at each end, for each value
+MAX_STRIKES = 3  # consecutive rejected updates after which no more are accepted from a client (it is set aside)
+DELTA = 1e-5  # delta of the reported privacy budget (epsilon, delta)
 
 
 def client_seed(seed: int, client: int) -> int:
-    """Returns the seed of a client's windows.
+    """Returns the seed with which a client draws windows of the text.
 
-    The first client's seed is the session's, so that a federation of one client trains as `glgpt train` does.
+    The first client uses the session's seed, so that a federation of one client trains as `glgpt train` does.
     """
     return seed if client == 0 else mixed(seed, client)
 
 
 def shard_of(client: int, number: int, shards: int) -> int:
-    """Returns a client's shard in a round. It changes every round, and no two clients share one."""
+    """Returns the number of a client's shard, the share of the text's positions from which it draws windows in a round.
+
+    The shard changes every round. No two clients of a round have the same one.
+    """
     return (client + number) % shards
 
 
 def shard_starts(seed: int, step: int, rows: int, count: int, shard: tuple[int, int]) -> NDArray[np.int64]:
-    """Returns where the `rows` windows of a client's step start, out of `count` positions; `seed` is the client's.
+    """Returns the start positions of the `rows` windows of a client's step, from 0 to `count` - 1.
 
-    Shard (i, m) holds the positions p with p % m == i, so that no two clients of a round share a window.
+    `seed` is the client's seed. `shard` is (i, m): it holds the positions p with p % m == i, so that no two clients of
+    a round share a window.
     """
     i, m = shard
     return i + m * starts(seed, step, rows, (count - i + m - 1) // m)
 
 
 class Claims(Protocol):
-    """The metrics that a client claims: in an `Update`, a spooled update or a supernode's reply."""
+    """The metrics that a client claims: those of `protocol.Update`, `Spooled` and `SupernodeClaims`."""
 
     @property
     def tokens(self) -> int: ...  # noqa: D102
@@ -73,19 +80,19 @@ def loss_limit(vocab_size: int) -> float:
 
 
 def check_claims(claims: Claims, bounds: Bounds) -> None:
-    """Raises GlgptError for claims that are impossible within these bounds."""
+    """Raises GlgptError for claims that exceed `bounds`, or contradict each other."""
     if not 1 <= claims.steps <= bounds.steps:
-        raise GlgptError(f"it claims {claims.steps} steps; they must be from 1 to {bounds.steps}")
+        raise GlgptError(f"the update claims {claims.steps} steps; they must be from 1 to {bounds.steps}")
     most = claims.steps * bounds.tokens_per_step
     if not 1 <= claims.tokens <= most:
-        raise GlgptError(f"it claims {claims.tokens} tokens; {claims.steps} steps take at most {most}")
+        raise GlgptError(f"the update claims {claims.tokens} tokens; {claims.steps} steps take at most {most}")
     if not 0 <= claims.loss <= bounds.loss:  # also false for NaN
-        raise GlgptError(f"it claims a loss of {claims.loss:g}; it must be from 0 to {bounds.loss:.4g}")
+        raise GlgptError(f"the update claims a loss of {claims.loss:g}; the loss must be from 0 to {bounds.loss:.4g}")
 
 
 @dataclass(frozen=True)
 class StepLimits:
-    """Limits the norm of a weight change by what AdamW can do in a number of steps."""
+    """Limits the norm of a weight change by the largest change that AdamW can make in a number of steps."""
 
     values: int  # number of parameters
     rates: tuple[float, ...]  # learning rates of the round's steps
@@ -93,10 +100,11 @@ class StepLimits:
     weight_decay: float
 
     def largest(self, parameters: float, steps: int) -> float:
-        """Returns the largest norm of a change of `steps` steps, from the norm of the parameters.
+        """Returns the largest norm that a change can have after `steps` steps; infinity if `betas` allow no limit.
 
-        A step changes a value by at most its learning rate times the ratio of the first moment to the root of the
-        second. By the Cauchy-Schwarz inequality the ratio is at most `ratio`, whatever the gradients were.
+        `parameters` is the norm of the parameters. Without weight decay, AdamW changes a value in each step by the
+        learning rate, multiplied by the quotient of the first moment and the square root of the second moment. By the
+        Cauchy-Schwarz inequality, this quotient is at most `ratio` for any gradients.
         """
         first, second = self.betas
         if not first**2 < second < 1:
@@ -118,9 +126,10 @@ class NormLimits:
     def largest(self, steps: int) -> float:
         """Returns the largest norm that a change of `steps` steps may have.
 
-        It is at most what AdamW can change, if that is known; this matters in the first round, which has no others to
-        compare with. Both the norm and the norm per step of recent rounds count, because a change of few steps is small
-        but large for its number of steps.
+        With `self.steps`, changes larger than AdamW can make are not allowed, which matters in the first round: it has
+        no earlier rounds to compare with. In later rounds, a change is compared with the larger of two numbers: the
+        median norm of recent changes, and the median of their norms per step multiplied by `steps`, because recent
+        changes may have taken fewer steps. Changes up to `NORM_FLOOR` are always allowed.
         """
         most = PARAMETER_NORMS * self.parameters
         if self.steps is not None:
@@ -132,14 +141,17 @@ class NormLimits:
         return min(most, max(EARLIER_NORMS * usual, NORM_FLOOR * self.parameters))
 
     def check(self, norm: float, steps: int) -> None:
-        """Raises GlgptError if the change is too large."""
+        """Raises GlgptError if `norm` is too large for a change of `steps` steps."""
         largest = self.largest(steps)
         if not norm <= largest:  # also true for NaN
             raise GlgptError(f"the change's norm is {norm:.3g}; the maximum for {steps} steps is {largest:.3g}")
 
 
 def recent_norms(lines: Iterable[Mapping[str, Any]], number: int) -> tuple[tuple[float, int], ...]:
-    """Returns (norm, steps) of the changes in the last rounds before `number`, from lines of `rounds.jsonl`."""
+    """Returns (norm, steps) of each change in the `NORM_ROUNDS` rounds before round `number`.
+
+    `lines` are those of `rounds.jsonl`.
+    """
     recent = [line for line in lines if number - NORM_ROUNDS <= line["round"] < number]
     devices = (device for line in recent for device in line.get("devices", ()))
     found = ((device.get("norm"), device.get("steps")) for device in devices)
@@ -147,12 +159,12 @@ def recent_norms(lines: Iterable[Mapping[str, Any]], number: int) -> tuple[tuple
 
 
 def norm(change: Vector) -> float:
-    """Returns the Euclidean norm, summed in float64."""
+    """Returns the Euclidean norm of a change. The squares are added up in float64."""
     return float(np.sqrt(np.sum(np.square(change, dtype=np.float64))))
 
 
 def clip_factors(norms: list[float]) -> list[float]:
-    """Returns a factor per change, so that no norm exceeds `CLIP` times the median."""
+    """Returns for each norm the factor to multiply the change by, so that no norm exceeds `CLIP` * their median."""
     if not norms:
         return []
     most = CLIP * float(np.median(norms))
@@ -160,12 +172,12 @@ def clip_factors(norms: list[float]) -> list[float]:
 
 
 def epsilon(noise: float, rounds: int, delta: float = DELTA) -> float:
-    """Returns the epsilon of differential privacy that this many rounds spend, for adding or removing one device.
+    """Returns the epsilon of differential privacy that `rounds` rounds spend.
 
-    `noise` is the standard deviation of a round's noise, divided by how far one device can move the mean. Gaussian
-    noise gives rho = 1 / (2 noise^2) per round, rounds add up, and epsilon = rho + 2 sqrt(rho ln(1 / delta)): Bun and
-    Steinke, "Concentrated Differential Privacy", 2016, propositions 1.3 and 1.6. Amplification by subsampling is not
-    assumed.
+    Epsilon and `delta` bound the effect of adding or removing one device. `noise` is the standard deviation of a
+    round's noise, divided by how far one device can move the mean. Gaussian noise gives rho = 1 / (2 noise^2) per
+    round, the rho of all rounds add up, and epsilon = rho + 2 sqrt(rho ln(1 / delta)): Bun and Steinke, "Concentrated
+    Differential Privacy", 2016, propositions 1.3 and 1.6. Amplification by subsampling is not assumed.
     """
     rho = rounds / (2 * noise * noise)
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
@@ -183,9 +195,10 @@ def weighted_mean(rows: NDArray[np.float32], weights: list[float]) -> Vector:
 
 
 def trimmed_mean(rows: NDArray[np.float32], share: float = TRIM) -> Vector:
-    """Returns the mean of rows [k, n] per value, without the largest and the smallest `share` of the rows.
+    """Returns the mean of rows [k, n] over the k clients, for each of the n values.
 
-    Of three rows or more, at least one is trimmed at each end; of fewer, none.
+    The largest and the smallest entries of each value are left out: a `share` of the clients at each end, but at least
+    one entry. With fewer than three rows, nothing is left out.
     """
     k = len(rows)
     out = min(max(1, int(k * share)), (k - 1) // 2) if k >= 3 else 0
@@ -196,9 +209,9 @@ def trimmed_mean(rows: NDArray[np.float32], share: float = TRIM) -> Vector:
 
 @dataclass
 class Outer:
-    """DiLoCo's outer optimizer: Nesterov momentum on the mean change of a round.
+    """DiLoCo's outer optimizer, which takes one step with Nesterov momentum per round, along the mean change.
 
-    With a learning rate of 1 and no momentum, the result is the clients' mean, bit for bit.
+    With a learning rate of 1 and no momentum, the result equals the mean of the clients' parameters bit for bit.
     """
 
     lr: float = OUTER_LR
@@ -206,7 +219,7 @@ class Outer:
     velocity: Vector | None = None
 
     def step(self, before: Vector, mean: Vector) -> Vector:
-        """Returns the parameters after a round, from the previous parameters [n] and the clients' mean [n]."""
+        """Returns the parameters after a round: `before` are those before it, `mean` is the clients' mean; all [n]."""
         if self.lr == 1 and self.momentum == 0:
             return mean
         gradient = before.astype(np.float64) - mean

@@ -1,8 +1,8 @@
 """`glgpt federate serve`: creates or resumes a session and runs its processes until all rounds are done.
 
-SuperLink, SuperExec (which starts the ServerApp) and the gateways are separate processes, and are restarted when they
-die. After a failed ServerApp run, a new run starts from the checkpoint. This process evaluates the shared model after
-each round and writes the run folder in the form of `glgpt train`.
+SuperLink (Flower's server), SuperExec (Flower's process that starts the ServerApp) and the gateways are separate
+processes, and are restarted if they end. The ServerApp runs the rounds. If its run fails, a new run starts from the
+checkpoint. This process evaluates the shared model after each round and writes the run folder as `glgpt train` does.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from glgpt.training.settings import Settings
 logger = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 0.5  # seconds between two checks of the processes
 START_TIMEOUT_S = 180.0  # seconds within which SuperLink must answer after its start
-MAX_RESTARTS = 20  # maximum restarts of a process within ten minutes and one round
-HOST_LIFE_S = 366 * 24 * 3600.0  # life in seconds of the token for this machine's commands; each start replaces it
+MAX_RESTARTS = 20  # maximum number of starts of a process within ten minutes; counted from 0 again after each round
+HOST_LIFE_S = 366 * 24 * 3600.0  # seconds that the token for this machine's commands is valid; each start replaces it
 SUPERLINK = "superlink.sqlite"  # database file, in the session's folder
-PROCESSES = "processes"  # file in the session's folder: the leader of each process group
-HOSTS = "host.json"  # file in the session's folder: each gateway's address and host token
+PROCESSES = "processes"  # file in the session's folder: the process id of each process group's leader
+HOSTS = "host.json"  # file in the session's folder: each gateway's address, and the token for this machine's commands
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Place:
-    """The address on which a gateway listens, and the URL by which browsers reach it."""
+    """The address on which a server process listens, and the URL by which browsers reach it."""
 
     host: str = "127.0.0.1"
     port: int = 8043
     tls_cert: str | None = None
     tls_key: str | None = None
-    url: str | None = None  # its public URL behind a proxy
+    url: str | None = None  # the public URL, if it differs because of a proxy
 
     def base(self) -> str:
         """Returns the base URL for links."""
@@ -103,7 +103,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Operation:
-    """Operator options of the gateways: the address of each one's metrics (empty: none), and the logs."""
+    """Options of the gateways: the address for each one's metrics (empty: no metrics), the level and format of logs."""
 
     metrics: Sequence[Place] = ()
     log_level: str = "info"
@@ -119,10 +119,13 @@ def begin(
     given: dict[str, Any],
     hooks: TrainingCallbacks,
 ) -> Files:
-    """Creates the run folder and the session in it. Raises GlgptError for invalid terms or text."""
+    """Creates the run folder `out` and the session in it. Raises GlgptError for invalid terms or text.
+
+    `given` holds the training settings that the user chose.
+    """
     record = {"files": [str(Path(file).absolute()) for file in files], "preset": preset, "init": init}
     given = given | {"steps": terms.rounds * terms.local_steps}
-    strategies.get_strategy(terms.strategy)  # raises before the folder is made
+    strategies.get_strategy(terms.strategy)  # raises for an unknown strategy, before the folder is created
 
     def write(folder: Path, trainer: Any, data: Data, settings: Settings) -> None:
         parameters = protocol.flatten(trainer.parameters())
@@ -158,7 +161,7 @@ def begin(
 
 
 def export_page(files: Files, session: Session, preset: str | None, progress: Callable[[int, int], None] | None) -> str:
-    """Exports the page that joins the session. Returns "" or the reason why it cannot be exported."""
+    """Exports the page with which browsers join. Returns "", or the reason if the page cannot be exported."""
     from glgpt.page.export import export
     from glgpt.page.export_options import ExportOptions
     from glgpt.page.training import Size
@@ -184,12 +187,12 @@ class Process:
     starts: list[float] = field(default_factory=list)
 
     def ensure(self) -> bool:
-        """Starts the process unless it is running; True if it was started. Raises GlgptError if it keeps dying."""
+        """Starts the process unless it runs. Returns True if it was started. Raises GlgptError if it keeps ending."""
         if self.child is not None and self.child.poll() is None:
             return False
         if self.child is not None:
             logger.warning(
-                "the %s ended with %s and is restarted; its log is %s", self.name, self.child.returncode, self.log
+                "the %s ended (exit status %s) and is restarted; see %s", self.name, self.child.returncode, self.log
             )
         now = time.monotonic()
         self.starts = [*(at for at in self.starts if now - at < 600), now]
@@ -208,7 +211,7 @@ class Process:
         self.starts.clear()
 
     def end(self, patience: float = 5.0) -> None:
-        """Ends the process and its children."""
+        """Ends the process and its children: by SIGTERM, and after at most `patience` seconds by SIGKILL."""
         if self.child is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -222,7 +225,7 @@ class Process:
 
 
 def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--host and --port") -> list[Place]:
-    """Returns a place for each gateway, on consecutive ports from the first one's (0: any free ports).
+    """Returns a place for each gateway, on consecutive ports that begin with the port of `first` (0: any free ports).
 
     Raises ArgumentError if an address cannot be used (`option` names the option that chooses it), or if the number of
     `urls` is not the number of gateways.
@@ -246,19 +249,23 @@ def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--ho
 
 
 def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
-    """Returns the place of SuperLink (port 0: any free port). Raises ArgumentError if the port is taken."""
+    """Returns the place of SuperLink (port 0: any free port). Raises ArgumentError if the port is in use."""
     if port in [place.port for place in gateways]:
         raise ArgumentError(f"--fleet-port {port} is a gateway's port; choose another")
     return places(Place(port=port), (), 1, "--fleet-port")[0]
 
 
 def end_leftovers(files: Files) -> None:
-    """Ends the processes of a killed `serve`: they hold its port, and two gateways would answer one round."""
+    """Ends the processes that a killed `serve` has left.
+
+    They occupy the ports of the new `serve`, and an old and a new gateway would both answer a round.
+    """
     noted = files.folder / PROCESSES
     leaders = set(map(int, noted.read_text().split() if noted.exists() else ()))
     ours, left = str(files.run.absolute()).encode(), []
     for process in Path("/proc").glob("[0-9]*") if leaders else ():
-        with contextlib.suppress(OSError):  # a ServerApp keeps its group after the leader has ended
+        # A ServerApp stays in its process group after the group's leader has ended.
+        with contextlib.suppress(OSError):
             if ours in (process / "cmdline").read_bytes() and os.getpgid(int(process.name)) in leaders:
                 os.kill(int(process.name), signal.SIGKILL)
                 left.append(int(process.name))
@@ -268,7 +275,7 @@ def end_leftovers(files: Files) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """True if any thread of a process runs: even without its main thread, a process still holds its sockets."""
+    """True if any thread of a process runs: a process holds its sockets even after its main thread has ended."""
     try:
         states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
@@ -314,7 +321,7 @@ class Supervisor:
         self.superexec = self._process(
             "superexec", lambda: processes.superexec_command(port, secret, self._serverapp), environment
         )
-        few = {"MALLOC_ARENA_MAX": "2"}  # otherwise each decoding thread retains its memory
+        few = {"MALLOC_ARENA_MAX": "2"}  # with more arenas, malloc would retain memory for each decoding thread
         self.gateways = [
             self._process(
                 f"gateway-{site}" if site else "gateway", partial(self._gateway_command, site), environment | few
@@ -350,14 +357,14 @@ class Supervisor:
 
     def _ensure(self) -> None:
         for process in self.processes:
-            if process.ensure():  # record it at once: if this `serve` is killed, the next one must find it
+            if process.ensure():  # record the process at once: if this `serve` is killed, the next one must find it
                 pids = [str(p.child.pid) for p in self.processes if p.child is not None]
                 (self.files.folder / PROCESSES).write_text("\n".join(pids) + "\n")
 
     # -- the run of the ServerApp -----------------------------------------------------------------------------------
 
     def _watch_run(self) -> None:
-        """Starts a run if none is active: the first one, or one from the checkpoint after a failure."""
+        """Starts a run of the ServerApp if none is active: the first, or one from the checkpoint after a failure."""
         if time.monotonic() - self._asked < 2:
             return
         self._asked = time.monotonic()
@@ -369,7 +376,7 @@ class Supervisor:
                     self._control.stop(run.run_id)
             mine = next((run for run in active if run.run_id == self._run), None)
             if mine is not None and mine.status == "running" and self._serverapp_gone():
-                self._control.stop(mine.run_id)  # SuperLink would notice only within a minute
+                self._control.stop(mine.run_id)  # SuperLink would notice only after up to a minute
                 mine = None
             if mine is None:
                 again = self._run is not None
@@ -383,7 +390,7 @@ class Supervisor:
             self._control = None
 
     def _serverapp_gone(self) -> bool:
-        """True if the ServerApp's process has ended. It cannot resume; a new run starts from the checkpoint."""
+        """True if the ServerApp's process has ended; its run cannot continue then."""
         try:
             os.kill(int(self._serverapp.read_text("utf-8")), 0)
         except ProcessLookupError:
@@ -395,7 +402,10 @@ class Supervisor:
     # -- the session ------------------------------------------------------------------------------------------------
 
     def links(self) -> list[dict[str, str]]:
-        """Returns each gateway's links for browsers, for desktops, and for the host's dashboard (private)."""
+        """Returns each gateway's links for browsers, for desktops, and for the host's dashboard (private).
+
+        Replaces the tokens for this machine's commands.
+        """
         path = self.files.folder / HOSTS
         before = read_json(path).get("gateways", []) if path.exists() else []
         found, hosts = [], []
@@ -413,7 +423,10 @@ class Supervisor:
         return found
 
     def run(self, ready: Callable[[list[dict[str, str]]], None], stopped: Callable[[], bool]) -> bool:
-        """Runs all processes until the rounds are done (True), or the host or a signal ends the session (False)."""
+        """Runs all processes. Returns True when all rounds are done, False if the host or a signal ended the session.
+
+        Calls `ready` with the links when the gateways listen. `stopped` returns True after a signal.
+        """
         links = self.links()
         said = False
         try:

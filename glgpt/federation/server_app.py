@@ -1,7 +1,8 @@
-"""The ServerApp: runs a session's rounds on Flower's public interface, starting from its last checkpoint.
+"""Flower's ServerApp for a session: runs its rounds through Flower's public interface, from the last checkpoint on.
 
-A site's reply contains all its clients' updates. Each becomes a separate reply, so that any Flower strategy sees every
-client. Invalid replies are dropped first, because strategies raise on them.
+To Flower, a site (a gateway with all its clients) is one node. A site's reply contains the updates of all its clients.
+Each update becomes a separate reply, so that any Flower strategy sees every client. Invalid replies are dropped first,
+because strategies raise exceptions for them.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-SUPERNODE_START_S = 30.0  # seconds that a supernode may take beyond a round, because it starts a process for each round
+# Seconds that a supernode (a user's own Flower node) may take in addition to the round: it starts a process per round
+SUPERNODE_START_S = 30.0
 
 
 def strategy_of(session: Session) -> Strategy:
-    """Returns a session's Flower strategy. It asks every site, because sites are few."""
+    """Returns a session's Flower strategy, with which every site takes part in each round."""
     return strategies.create(session.strategy, session)
 
 
@@ -42,7 +44,7 @@ def memory_of(strategy: Strategy) -> dict[str, np.ndarray]:
 
 
 def remember(strategy: Strategy, memory: Mapping[str, Any]) -> None:
-    """Restores the state that `memory_of` returned, and clears any other state."""
+    """Restores the state that `memory_of` returned, and clears all state that `memory` does not contain."""
     for name in strategies.STATE:
         if hasattr(strategy, name):
             setattr(strategy, name, {KEY: memory[name]} if name in memory else None)
@@ -66,7 +68,7 @@ def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits)
         metrics = reply.content.metric_records["metrics"]
         tokens, losses = _floats(metrics["tokens"]), _floats(metrics["loss"])
     except (KeyError, TypeError, ValueError) as error:
-        logger.warning("a site's reply lacks %s", error)
+        logger.warning("a site's reply lacks a field, or a field is malformed: %s", error)
         return []
     if rows.ndim != 2 or rows.shape[1] != len(parameters) or not len(rows) == len(tokens) == len(losses):
         logger.warning("a site's reply has updates of shape %s", rows.shape)
@@ -74,14 +76,17 @@ def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits)
     replies = []
     for row, count, loss in zip(rows, tokens, losses, strict=True):
         if not (np.isfinite(row).all() and 0 < count <= limits.tokens and 0 <= loss <= limits.loss):
-            logger.warning("a client's update is left out: %g tokens, loss %g", count, loss)
+            logger.warning("an invalid update of a client is left out: %g tokens, loss %g", count, loss)
             continue
         replies.append(client_reply(asked, row, count, loss))
     return replies
 
 
 def combined(strategy: Strategy, number: int, before: Vector, replies: list[Message], files: Files) -> Vector:
-    """Saves and returns the parameters after a round, or `before` if the result is missing or not finite."""
+    """Saves and returns the parameters after round `number`, which started from `before`.
+
+    Saves and returns `before` if the strategy returns no parameters, or a NaN or an infinity.
+    """
     memory = dict(memory_of(strategy))
     arrays, _ = strategy.aggregate_train(number, replies)
     if arrays is None:
@@ -110,7 +115,7 @@ def _floats(value: Any) -> list[float]:
 
 
 class Nodes:
-    """A Grid with fixed nodes: on a real one, a strategy waits forever for a node that has left."""
+    """A Grid with fixed nodes. With Flower's own Grid, a strategy would wait forever for a node that has left."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
@@ -141,7 +146,8 @@ def main(grid: Grid, context: Context) -> None:
             return ask(sorted(files.gateway_nodes() & set(grid.get_node_ids())), attempt)
 
         known = files.gateway_nodes()
-        # In a `bounded` session a gateway must see all changes. Until all gateways are known, any node may be one.
+        # In a `bounded` session, gateways must receive all changes, so no supernode trains. Until all gateways are
+        # known, any node may be a gateway.
         if not session.bounded and len(known) == session.gateways:
             supernodes.ask(ask(supernodes.free(sorted(set(grid.get_node_ids()) - known)), 0))
         answers, attempt = exchange(grid, partial(gateways, 0)), 0

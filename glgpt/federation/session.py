@@ -1,8 +1,9 @@
-"""The files of a session, in the folder `federation` of its run folder: the agreed terms and the state.
+"""Reads and writes the agreed terms and the state of a session: files in the folder `federation` of its run folder.
 
-`session.json` never changes. `checkpoint.safetensors` holds the parameters, the outer optimizer's state and their
-round in one file, which is on disk before the next round begins. `rounds.jsonl` has one line per round and gateway.
-Each gateway's private state is in the same folder for the first gateway, and in `site-K` for the others.
+`session.json` holds the terms and never changes. `checkpoint.safetensors` holds the parameters, the outer optimizer's
+state and the number of the last round; it is on disk before the next round begins. `rounds.jsonl` has several lines
+about each round, such as one from each gateway and one with the evaluation. The first gateway's private state is in
+the same folder; each other gateway has a folder `site-K` in it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from glgpt.training.records import validated
 from glgpt.training.settings import Settings
 
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
-PAUSED, ENDED = "paused", "ended"  # marker files: what the host decided
-KEPT_CHECKPOINTS = 2  # number of checkpoints retained before the last one
+PAUSED, ENDED = "paused", "ended"  # marker files for decisions of the host
+KEPT_CHECKPOINTS = 2  # number of earlier checkpoints that are retained in addition to the last one
 
 
 class Session(BaseModel):
@@ -50,19 +51,19 @@ class Session(BaseModel):
     name: str
     rounds: Annotated[int, Field(ge=1)]
     local_steps: Annotated[int, Field(ge=1)]
-    quorum: Annotated[int, Field(ge=1)]
-    round_seconds: Annotated[float, Field(gt=0)]
-    grace: Annotated[float, Field(ge=0)]
+    quorum: Annotated[int, Field(ge=1)]  # minimum number of updates with which a round can close
+    round_seconds: Annotated[float, Field(gt=0)]  # seconds until a round closes if it has the quorum
+    grace: Annotated[float, Field(ge=0)]  # seconds from reaching the quorum until a round closes, if this is earlier
     strategy: Annotated[str, AfterValidator(strategies.checked_name)]
     outer_lr: float
     outer_momentum: float
-    public: bool  # clips and trims the updates
-    dp_noise: Annotated[float, Field(ge=0)] = 0.0  # noise of a round's mean in units of dp_clip / quorum; 0: none
-    dp_clip: Annotated[float, Field(gt=0)] = 1.0  # maximum norm of a change, if there is noise
-    dtype: Dtype
-    shards: Annotated[int, Field(ge=1)]
-    members: Annotated[int, Field(ge=1)]  # maximum per gateway
-    gateways: Annotated[int, Field(ge=1)] = 1  # each with its own members, port and Flower node
+    public: bool  # if True, updates are clipped, and trimmed with strategies that allow it
+    dp_noise: Annotated[float, Field(ge=0)] = 0.0  # noise of a round's mean, in units of dp_clip / quorum; 0: no noise
+    dp_clip: Annotated[float, Field(gt=0)] = 1.0  # norm to which changes are clipped if there is noise
+    dtype: Dtype  # format in which clients send updates
+    shards: Annotated[int, Field(ge=1)]  # number of shares into which the text's positions are divided
+    members: Annotated[int, Field(ge=1)]  # maximum number of members of each gateway
+    gateways: Annotated[int, Field(ge=1)] = 1  # number of gateways; each has its own members, port and Flower node
     digest: str  # of the training program, see `training.program.program_digest`
     tokenizer: str  # see `text.tokenizer_training.identity`
     config: dict[str, Any]
@@ -77,7 +78,7 @@ class Session(BaseModel):
 
     @property
     def recipe(self) -> Recipe:
-        """Returns the recipe of a training step."""
+        """Returns the settings that the training program depends on."""
         return recipe_of(self.settings)
 
     @property
@@ -87,11 +88,11 @@ class Session(BaseModel):
 
     @property
     def bounded(self) -> bool:
-        """True if gateways bound how far one device can move the mean; they must then see all devices."""
+        """True if gateways bound the effect of one device on the mean; all changes must then go through a gateway."""
         return self.public or bool(self.dp_noise)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the parameters' shapes, in their order in the vector."""
+        """Returns the shape of each parameter by name, in the order in which one vector holds all parameters."""
         return {name: tuple(p.shape) for name, p in self.model.parameters.items()}
 
     def first_step(self, number: int) -> int:
@@ -104,14 +105,17 @@ class Session(BaseModel):
         return [self.settings.lr_at(min(first + i + 1, self.settings.steps)) for i in range(self.local_steps)]
 
     def norm_limits(self, number: int, parameters: Vector, lines: Iterable[Mapping[str, Any]]) -> NormLimits:
-        """Returns the limits on a change in round `number`, from the lines of `rounds.jsonl`."""
+        """Returns the limits on the norm of a change in round `number`, which starts from `parameters`.
+
+        `lines` are those of `rounds.jsonl`.
+        """
         recipe = self.recipe
         steps = StepLimits(self.parameters, tuple(self.rates(number)), recipe.betas, recipe.weight_decay)
         return NormLimits(norm(parameters), recent_norms(lines, number), steps)
 
 
 def recipe_of(s: Settings) -> Recipe:
-    """Returns the recipe for these settings."""
+    """Returns those of the settings that the training program depends on."""
     return Recipe(
         s.batch, s.context, s.accumulate, (s.beta1, s.beta2), 1e-8, s.weight_decay, s.clip, s.dropout, s.recompute
     )
@@ -127,7 +131,7 @@ class Checkpoint:
 
 
 class NotFiniteError(GlgptError):
-    """Raised for parameters with a NaN or an infinity, which are not saved."""
+    """Raised instead of saving parameters or optimizer state with a NaN or an infinity."""
 
 
 class Files:
@@ -140,7 +144,10 @@ class Files:
         self.site_folder = self.folder / f"site-{site}" if site else self.folder
 
     def create(self, session: Session, parameters: Vector, ids: NDArray[Any]) -> None:
-        """Writes a new session. The checkpoint is written last: a folder without one holds no session."""
+        """Writes a new session. The checkpoint is written last: without a checkpoint, a folder holds no session.
+
+        `ids` are the token ids of the text.
+        """
         self.folder.mkdir()
         self.folder.chmod(0o700)  # it holds keys
         for name in ("invitation.key", "superexec.key"):
@@ -150,7 +157,7 @@ class Files:
         self.save(Checkpoint(0, parameters, {}))
 
     def secret(self, name: str) -> bytes:
-        """Returns 32 random bytes, created on the first call and stored."""
+        """Returns 32 random bytes, created on the first call and stored in the file `name`."""
         path = self.folder / name
         if not path.exists():
             with written_whole(path, private=True) as file:
@@ -199,7 +206,7 @@ class Files:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def go_back(self, number: int) -> None:
-        """Makes the retained checkpoint of round `number` the last one. Raises FileError if it is damaged."""
+        """Makes the retained checkpoint of round `number` the last checkpoint. Raises FileError if it is damaged."""
         self.checkpoint(self._kept(number))
         self._kept(number).replace(self.folder / CHECKPOINT)
         for later in self.kept_rounds():
@@ -207,7 +214,7 @@ class Files:
                 self._kept(later).unlink()
 
     def checkpoint(self, path: Path | None = None) -> Checkpoint:
-        """Returns the last checkpoint, or the one at `path`. Raises FileError if it is damaged."""
+        """Returns the last checkpoint, or the checkpoint at `path`. Raises FileError if it is missing or damaged."""
         path = path or self.folder / CHECKPOINT
         try:
             with safe_open(path, framework="numpy") as file:
@@ -231,7 +238,7 @@ class Files:
             os.fsync(file.fileno())
 
     def notes(self) -> list[dict[str, Any]]:
-        """Returns one line per round, merged over its gateways. Skips lines that a killed process left half written."""
+        """Returns one line per round, merged from its lines in `rounds.jsonl`. Skips lines that are incomplete."""
         return by_round(json_lines(self.folder / ROUNDS))
 
     def keep_notes(self, number: int) -> None:
@@ -252,7 +259,7 @@ class Files:
             (self.folder / PAUSED).unlink(missing_ok=True)
 
     def invitations(self) -> Invitations:
-        """Returns the invitations of this gateway, which other gateways do not accept."""
+        """Returns the invitations of this gateway. Other gateways do not accept them."""
         self.site_folder.mkdir(exist_ok=True)
         return Invitations(self.site_folder / "invitations.json", self.secret("invitation.key"), self.session().id)
 
@@ -293,7 +300,10 @@ class Files:
 
 
 def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merges lines into one per round, in order. Later lines of a gateway add to and override earlier ones."""
+    """Merges lines into one per round, in the order of the rounds.
+
+    If a gateway has several lines about a round, later lines add to and override earlier ones.
+    """
     found: dict[int, dict[int | None, dict[str, Any]]] = {}
     for line in lines:
         kinds = found.setdefault(line["round"], {})
@@ -319,7 +329,7 @@ def _together(whole: dict[str, Any], sites: list[dict[str, Any]]) -> dict[str, A
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the objects in a file of JSON lines. Skips incomplete lines."""
+    """Yields the objects in a file of JSON lines. Skips incomplete lines, such as those that a killed process wrote."""
     if not path.exists():
         return
     for line in path.read_bytes().split(b"\n"):
@@ -346,5 +356,5 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def weights_id(number: int, parameters: Vector) -> str:
-    """Returns a name for a round's weights, which depends only on them and the round's number."""
+    """Returns a name for the weights from which a round starts, which depends only on them and the round's number."""
     return f"{number}-{hashlib.sha256(parameters.tobytes()).hexdigest()[:16]}"

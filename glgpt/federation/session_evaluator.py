@@ -1,4 +1,4 @@
-"""Writes a session's run folder in the form of `glgpt train`: metrics, samples, checkpoints, the loss curve."""
+"""Writes a session's run folder as `glgpt train` writes it: metrics, samples, checkpoints, the loss curve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SessionEvaluator:
-    """Evaluates the shared model on this machine after each round. Opens the device after the first round."""
+    """Evaluates the shared model on this machine after each round. Opens `device` when the first round has ended."""
 
     def __init__(self, files: Files, device: str | int) -> None:
         self.files, self.session, self._device = files, files.session(), device
@@ -46,9 +46,10 @@ class SessionEvaluator:
         return trainer, Loop(trainer, data, tokenizer, s, run, TrainingCallbacks())
 
     def catch_up(self, done: int) -> Iterator[dict[str, Any]]:
-        """Evaluates, samples and saves the latest finished round; yields the metrics of each round not yet reported.
+        """Evaluates and saves the model after the latest finished round, and yields the metrics of new rounds.
 
-        Rounds that ended during an earlier evaluation are yielded without a validation.
+        `done` is the number of finished rounds. Rounds that ended during an earlier evaluation are yielded without a
+        validation. Yields nothing if no round has ended since the previous call.
         """
         if done <= self._kept:
             return
@@ -66,7 +67,7 @@ class SessionEvaluator:
             yield line | (extra if line["round"] == number else {})
 
     def _evaluated(self, trainer: Trainer, loop: Loop, parameters: Vector, loss: float | None) -> dict[str, Any]:
-        """Evaluates, samples and saves the parameters. Returns the metrics, or the problem if evaluation fails.
+        """Evaluates and saves the parameters, and generates a sample. Returns the metrics, or why evaluation failed.
 
         A model that cannot be evaluated must not end the session: the next `serve` would fail in the same way.
         """

@@ -1,4 +1,4 @@
-"""Configures uvicorn for the gateway: connection limits, and the flow control that its WebSockets lack."""
+"""Configures uvicorn for the gateway: connection limits, and WebSockets with flow control."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from glgpt.page.connections import BACKLOG, Connections, http_protocol
 
 
 class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore]  # Any where uvicorn is not installed
-    """The WebSocket protocol of uvicorn 0.49, with sends that wait until the client has read earlier data.
+    """uvicorn's WebSocket protocol, in which `send` waits until the client has read earlier data.
 
-    uvicorn's `send` waits for `writable`, but nothing in uvicorn clears that event. The process would buffer everything
-    that is sent to a slow client.
+    `send` of uvicorn 0.49 waits for the event `writable`, but nothing in that version clears the event, so the process
+    would buffer everything that is sent to a slow client.
     """
 
     def pause_writing(self) -> None:
@@ -32,7 +32,7 @@ class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore
         self.bytes = bytearray()
 
     def keepalive_timeout(self) -> None:
-        """Drops a client that does not answer pings, and its unread data."""
+        """Disconnects a client that does not answer pings, and discards the data that the client has not read."""
         super().keepalive_timeout()
         self.transport.abort()
 
@@ -43,9 +43,10 @@ class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore
 
 
 def configuration(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
-    """Returns uvicorn's settings for the ASGI application `app`, with `connections` of its listening socket.
+    """Returns uvicorn's settings for the ASGI application `app`.
 
-    Compression is off: weight changes hardly compress, and each socket would hold two compression windows.
+    `connections` counts and limits the connections of the listening socket. Compression is off: weight changes hardly
+    compress, and each socket would hold two compression windows.
     """
     settings: dict[str, Any] = {
         "loop": "asyncio",  # its transports close the connections that `Listener` accepted

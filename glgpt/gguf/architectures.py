@@ -1,4 +1,4 @@
-"""Maps the metadata and tensors of GGUF's model architectures to those of Hugging Face's checkpoints, as data."""
+"""Lists the model architectures that can be read from GGUF, and how Hugging Face names their settings and tensors."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Architecture:
-    """One `general.architecture`: how its keys and tensors are named in `config.json` and in a checkpoint.
+    """Maps the keys and tensors of one `general.architecture` to their names in `config.json` and in a checkpoint.
 
     `fields` maps keys, without the architecture's name, to fields of `config.json`; `constants` are fields that the
-    architecture implies. Names of tensors have no `.weight` or `.bias`; those of `block` are prefixed by `blk.N.` and
-    by `layers`, in which {} is the block's number. `tied`: the file has no head if it equals the embedding.
+    architecture implies. `tensors` and `block` map names of tensors, without `.weight` or `.bias`. Names in `block` are
+    prefixed by `blk.N.` in the file, and by `layers` in the checkpoint, where {} is the block's number.
     """
 
     name: str
     model_type: str
     class_name: str  # in transformers
-    prefix: str  # of every tensor but the head
-    layers: str
+    prefix: str  # begins the checkpoint's name of each tensor except the head
+    layers: str  # follows `prefix` in the names of a block's tensors
     fields: Mapping[str, str]
     tensors: Mapping[str, str]
     block: Mapping[str, str]
     head: str = "lm_head"
     constants: Mapping[str, Any] = field(default_factory=dict)
-    rotated: tuple[str, ...] = ()  # tensors whose rows are interleaved pairs in each head
-    fused: tuple[str, ...] = ()  # rows are all queries, all keys, all values; the checkpoint's: by head
-    transposed: tuple[str, ...] = ()  # [in, out] in the checkpoint
-    also: tuple[str, ...] = ()  # other model types that are written as this one, if it holds all of their settings
-    norm_shift: float = 0.0  # added to the gains of norms: Gemma's checkpoints store gain - 1
+    rotated: tuple[str, ...] = ()  # tensors whose rows the file stores as interleaved pairs within each head
+    fused: tuple[str, ...] = ()  # tensors of all query, then all key, then all value rows; checkpoints group by head
+    transposed: tuple[str, ...] = ()  # tensors that are [in, out] in the checkpoint and [out, in] in the file
+    also: tuple[str, ...] = ()  # other model types that are written to GGUF as this one, if no setting is lost
+    norm_shift: float = 0.0  # a norm's gain in the file minus its gain in the checkpoint: Gemma's store gain - 1
 
     def names(self, layers: int) -> dict[str, str]:
         """Returns the checkpoint's name of each tensor of the file, without `.weight` or `.bias`."""

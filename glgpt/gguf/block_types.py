@@ -1,4 +1,7 @@
-"""Describes the tensor types of GGUF, and splits their blocks into scales, minima and levels."""
+"""Describes the tensor types of GGUF, and splits their blocks into scales, minima and levels.
+
+A quantized type stores a block of 32 or 256 values together, each value as a small integer, its level.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ Bytes = NDArray[np.uint8]  # [blocks, bytes of a block]
 
 @dataclass(frozen=True)
 class GgufBlocks:
-    """Quantized values by row: value = scale * level + minimum, in float32, for each group of `group` values.
+    """Quantized rows. A value is scale * level + minimum, computed in float32.
 
-    `scale` and `minimum` are `[rows, columns / group]`, float16 if the file stores them as such; `minimum` is None if
-    the type has none. `levels` are integers `[rows, columns]`.
+    A scale and a minimum apply to `group` consecutive values of a row. `scale` and `minimum` are
+    `[rows, columns / group]`, float16 if the file stores float16; `minimum` is None if the type has no minima. `levels`
+    are integers `[rows, columns]`.
     """
 
     group: int
@@ -40,9 +44,10 @@ Parts = tuple[NDArray[Any], "NDArray[Any] | None", NDArray[Any]]  # scale, minim
 
 @dataclass(frozen=True)
 class TensorType:
-    """A type of tensor: `block` values take `nbytes` bytes. `dtype` is NumPy's for plain numbers.
+    """A type of tensor: `block` values take `nbytes` bytes. `dtype` is the NumPy dtype of types without blocks.
 
-    `unpack` splits the bytes of blocks into scales `[blocks, block / group]`, minima and levels `[blocks, block]`.
+    `unpack` splits the bytes of blocks into scales and minima, both `[blocks, block / group]`, and levels
+    `[blocks, block]`. None: the type has no blocks.
     """
 
     name: str
@@ -53,7 +58,7 @@ class TensorType:
     unpack: Callable[[Bytes], Parts] | None = None
 
     def blocks(self, data: Bytes) -> GgufBlocks:
-        """Returns the blocks of rows `[rows, bytes of a row]`."""
+        """Returns the scales, minima and levels of the rows in `data`, `[rows, bytes of a row]`."""
         assert self.unpack
         rows = len(data)
         scale, minimum, levels = self.unpack(data.reshape(-1, self.nbytes))
@@ -61,31 +66,31 @@ class TensorType:
         return GgufBlocks(self.group, scale.reshape(rows, -1), low, levels.reshape(rows, -1))
 
     def values(self, data: Bytes) -> NDArray[np.float32]:
-        """Returns the values of rows `[rows, bytes of a row]`, as float32."""
+        """Returns as float32 the values of the rows in `data`, `[rows, bytes of a row]`."""
         if self.unpack:
             return self.blocks(data).values()
         plain: NDArray[Any] = data.view(self.dtype)
-        if self.name == "BF16":  # the upper half of a float32
+        if self.name == "BF16":  # a bfloat16 is the upper 16 bits of a float32
             plain = np.left_shift(plain, 16, dtype=np.uint32).view(np.float32)
         found: NDArray[np.float32] = plain.astype(np.float32, copy=False)
         return found
 
 
 def _half(data: Bytes, at: int) -> NDArray[np.float16]:
-    """Returns the float16 at a byte of each block, `[blocks, 1]`."""
+    """Returns the float16 that starts at byte `at` of each block, `[blocks, 1]`."""
     return np.ascontiguousarray(data[:, at : at + 2]).view("<f2")
 
 
 def _nibbles(data: Bytes) -> Bytes:
-    """Returns the low four bits of all bytes, followed by the high four."""
+    """Returns for each block the low four bits of all its bytes, followed by the high four bits of all its bytes."""
     found = np.empty((len(data), 2, data.shape[1]), np.uint8)
-    np.bitwise_and(data, 15, out=found[:, 0])  # half the time of concatenating both
+    np.bitwise_and(data, 15, out=found[:, 0])  # writing to `found` takes half the time of np.concatenate
     np.right_shift(data, 4, out=found[:, 1])
     return found.reshape(len(data), -1)
 
 
 def _fifth_bits(data: Bytes) -> Bytes:
-    """Returns the fifth bit of 32 levels, as 0 or 16, from four bytes."""
+    """Returns the fifth bits of 32 levels, each as 0 or 16, from four bytes per block."""
     bits: Bytes = np.unpackbits(data, axis=1, bitorder="little") << np.uint8(4)
     return bits
 
@@ -112,7 +117,11 @@ def _q5_1(data: Bytes) -> Parts:
 
 
 def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns the scales and minima of the eight groups of a super-block: two float16 times 6-bit integers."""
+    """Returns the scales and the minima of the eight groups of each block.
+
+    A block stores them as 6-bit integers, and two float16: one that multiplies all scales, one for all minima. The
+    products for the minima are negated.
+    """
     packed = data[:, 4:16]
     first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scale = np.concatenate([first & 63, (high & 15) | (first >> 6 << 4)], axis=1)
@@ -122,7 +131,10 @@ def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def _halves(data: Bytes) -> Bytes:
-    """Returns 256 levels of four bits: each 32 bytes hold a group in their low four bits and the next in their high."""
+    """Returns 256 levels of four bits per block.
+
+    Every 32 bytes hold one group of 32 levels in their low four bits, and the next group in their high four bits.
+    """
     return _nibbles(data.reshape(-1, 32)).reshape(len(data), 256)
 
 
@@ -136,7 +148,7 @@ def _q5_k(data: Bytes) -> Parts:
 
 
 def _q6_k(data: Bytes) -> Parts:
-    low = _nibbles(data[:, :128].reshape(-1, 64)).reshape(-1, 2, 4, 32)  # both halves of 128 values, as four groups
+    low = _nibbles(data[:, :128].reshape(-1, 64)).reshape(-1, 2, 4, 32)  # 2 x 128 values, each 128 as 4 runs of 32
     pairs = data[:, 128:192].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
     levels = (low | pairs << 4).reshape(-1, 256).view(np.int8) - np.int8(32)
     scale = _half(data, 208).astype(np.float32) * data[:, 192:208].view(np.int8)
@@ -144,7 +156,7 @@ def _q6_k(data: Bytes) -> Parts:
 
 
 F32, F16, BF16 = TensorType("F32", 1, 4, "<f4"), TensorType("F16", 1, 2, "<f2"), TensorType("BF16", 1, 2, "<u2")
-# The number of a type in the file, and the type.
+# Supported types, by the number that stands for the type in a file.
 TYPES = {
     0: F32,
     1: F16,
@@ -158,7 +170,7 @@ TYPES = {
     14: TensorType("Q6_K", 256, 210, group=16, unpack=_q6_k),
     30: BF16,
 }
-# Names of types that are not supported, for messages.
+# Names of unsupported types by their numbers, for error messages.
 OTHERS = {
     9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
     20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",

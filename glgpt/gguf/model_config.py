@@ -1,4 +1,4 @@
-"""Converts the metadata of a GGUF file to a `config.json`, and its tensors' names to those of a checkpoint."""
+"""Converts the metadata of a GGUF file to a `config.json`, and the names of its tensors to a checkpoint's names."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from glgpt.gguf.reader import GgufFile
 from glgpt.gguf.tensor import Axes, GgufTensor
 
 MAX_LAYERS = 1000
-# Rotary factors of Llama 3, which all published models share; files hold divisors that result from them.
+# Settings of Llama 3's rotary scaling, the same in all published models. A GGUF file does not store these settings, but
+# the divisors of the rotary frequencies that follow from them.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 FREQUENCIES = "rope_freqs.weight"
 FACTORS = "rope_factors_"
 
-WINDOW = "attention.sliding_window"  # changes nothing if it is at least the context
-# Keys that change what a model computes, and the values with which they change nothing, for architectures without them.
+WINDOW = "attention.sliding_window"  # has no effect if the window is at least as long as the context
+# Keys that change what a model computes, and the values at which they have no effect. A file must have these values for
+# all keys that its architecture's `fields` do not convert.
 NEUTRAL: dict[str, float | None] = {
     "expert_count": 0,
     "use_parallel_residual": False,
@@ -39,7 +41,7 @@ NEUTRAL: dict[str, float | None] = {
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """Returns the architecture of a file. Raises FileError for one that is not in the table."""
+    """Returns the architecture of a file. Raises FileError if the architecture is not in `ARCHITECTURES`."""
     name = file.string("general.architecture")
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -70,9 +72,10 @@ def model_config(file: GgufFile) -> dict[str, Any]:
 
 
 def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
-    """Returns the tensors by checkpoint name, with the checkpoint's order of rows and axes.
+    """Returns the tensors by their names in a checkpoint, with rows and axes ordered as in a checkpoint.
 
-    Tensors that the architecture does not name keep their names. Raises FileError for more blocks than supported.
+    Tensors that the architecture does not list retain their names. Raises FileError for an unsupported number of
+    blocks.
     """
     about = architecture_of(file)
     layers = config.get("num_hidden_layers", config.get("n_layer"))
@@ -83,7 +86,7 @@ def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, G
     for name, tensor in file.tensors.items():
         stem, _, kind = name.rpartition(".")
         if name == FREQUENCIES or name.startswith(FACTORS):
-            continue  # part of the configuration
+            continue  # `_rotary` reads these tensors
         own = stem.rpartition(".")[2]
         axes = rows_of(about, own, tensor.stored[0], config)
         shift = -about.norm_shift if own.endswith("_norm") and kind == "weight" else 0.0
@@ -93,7 +96,10 @@ def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, G
 
 
 def rows_of(about: Architecture, own: str, rows: int, config: Mapping[str, Any]) -> Axes | None:
-    """Returns the axes of a tensor's rows if the checkpoint exchanges the middle two; None for an equal order."""
+    """Returns the sizes of four axes that the rows of the tensor `own` form, if a checkpoint exchanges the middle two.
+
+    Returns None if a checkpoint has the rows in the same order. `own` is the tensor's name within its block.
+    """
     heads = config.get("num_attention_heads", config.get("n_head"))
     shared = config.get("num_key_value_heads", heads)
     count = shared if own == "attn_k" else heads
@@ -107,7 +113,7 @@ def rows_of(about: Architecture, own: str, rows: int, config: Mapping[str, Any])
 
 
 def _check_neutral(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> None:
-    """Raises FileError, naming the key, for metadata that changes the computation and that no field describes."""
+    """Raises FileError for a key of `NEUTRAL` that would have an effect and is not in the architecture's `fields`."""
     width = config.get("head_dim") or _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
     for key, neutral in (NEUTRAL | {"attention.value_length": width}).items():
         value = None if key in about.fields else _number(file, f"{about.name}.{key}")
@@ -121,7 +127,10 @@ def _check_neutral(file: GgufFile, about: Architecture, config: Mapping[str, Any
 
 
 def _number(file: GgufFile, key: str) -> Any:
-    """Returns a number or flag of the metadata; of an array, the value that all its elements share."""
+    """Returns a number or flag of the metadata, or None if it is missing.
+
+    For an array, returns the value that all its elements share. Raises FileError if they differ, and for strings.
+    """
     value = file.metadata.get(key)
     if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
         value = value[0].item()
@@ -131,7 +140,10 @@ def _number(file: GgufFile, key: str) -> Any:
 
 
 def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `rope_scaling` and, unless whole heads are rotated, the rotated share."""
+    """Returns the fields of rotary positions: the scaling, and the rotated share of a head if it is not the whole head.
+
+    A field that is not needed is left out.
+    """
     found: dict[str, Any] = {}
     prefix = f"{about.name}.rope."
     width = config.get("head_dim") or _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
@@ -154,7 +166,7 @@ def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> d
 
 
 def _longrope(file: GgufFile, prefix: str) -> dict[str, Any]:
-    """Returns LongRoPE's scaling, from the divisors of each frequency that the file stores."""
+    """Returns LongRoPE's scaling. The file stores two divisors for each frequency: for short and for long texts."""
     scaling: dict[str, Any] = {
         "rope_type": "longrope",
         "attention_factor": _number(file, f"{prefix}scaling.attn_factor"),
@@ -173,7 +185,10 @@ def _ratio(a: Any, b: Any) -> int | None:
 
 
 def _llama3(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns Llama 3's rotary scaling, from the divisor of each frequency that the file stores."""
+    """Derives Llama 3's rotary scaling from the divisors of the frequencies, which the file stores.
+
+    Raises FileError if the divisors are not those of Llama 3's scaling.
+    """
     stored = file.tensors[FREQUENCIES].map().astype(np.float64).ravel()
     factor = float(stored.max(initial=1.0))
     if 0 < len(stored) <= 4096 and math.isfinite(factor):
@@ -198,7 +213,7 @@ def _llama3_divisors(scaling: Mapping[str, Any], theta: float, count: int) -> ND
     return divisors
 
 
-# Fields that follow from others
+# Fields of config.json that follow from other fields
 
 
 def _nothing(_file: GgufFile, _config: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +227,10 @@ def _gpt2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attention_scalar(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
-    """Returns the scale of attention's scores: the width of a head, except for the largest model of the family."""
+    """Returns the number whose inverse square root scales attention's scores.
+
+    It is `head_dim`, except in the family's model with `largest` layers, where it is hidden size / number of heads.
+    """
     width = _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
     scalar = width if config.get("num_hidden_layers") == largest else config.get("head_dim", width)
     return {"query_pre_attn_scalar": scalar}
@@ -227,20 +245,20 @@ def _gemma3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _layers(config: Mapping[str, Any], period: int) -> list[str]:
-    """Returns the kind of attention of each layer: all but every `period`-th have a sliding window."""
+    """Returns each layer's kind of attention: full in every `period`-th layer, a sliding window in the others."""
     layers = config.get("num_hidden_layers")
     count = layers if isinstance(layers, int) and 0 < layers <= MAX_LAYERS else 0
     return ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(count)]
 
 
 def _smollm3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns 1 for each layer with rotary positions, and 0 for every fourth."""
+    """Returns 1 for each layer with rotary positions, and 0 for every fourth layer, which has none."""
     kinds = _layers(config, config["no_rope_layer_interval"])
     return {"no_rope_layers": [int(kind == "sliding_attention") for kind in kinds]}
 
 
 def _phi3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the window, of which 0 stands for none."""
+    """Returns the sliding window; None if it is 0 or missing."""
     return {"sliding_window": config.get("sliding_window") or None}
 
 

@@ -1,7 +1,7 @@
-"""Reads the files of a model, from a folder or converted from a GGUF file.
+"""Reads the files of a model, such as config.json, from a Hugging Face folder or from a GGUF file.
 
-A GGUF file holds what a Hugging Face folder holds in several files. `has_file` and the `read` functions take the path
-of either, so that configuration, tokenizer, chat template and end-of-text ids are read and checked in one way.
+A GGUF file holds in one file what such a folder holds in several; it is converted to the contents of these files.
+`has_file` and the `read` functions take the path of a folder or of a GGUF file, so that the same code checks both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ CONFIG = "config.json"
 
 
 def has_file(model: Path, name: str) -> bool:
-    """True if a model's folder, or GGUF file, holds the file `name`. Raises FileError for a damaged GGUF file."""
+    """True if a model's folder or GGUF file has the contents of the file `name`.
+
+    Raises FileError for a damaged GGUF file.
+    """
     return name in _contents(model) if is_gguf(model) else (model / name).exists()
 
 
@@ -51,7 +54,7 @@ def read_model_bytes(model: Path, name: str) -> bytes:
 
 
 def file_name(model: Path, name: str) -> Path:
-    """Returns the path to name in messages about the file `name`: the GGUF file itself, or the file in the folder."""
+    """Returns the path that messages about the file `name` show: the GGUF file itself, or the file in the folder."""
     return model if is_gguf(model) else model / name
 
 

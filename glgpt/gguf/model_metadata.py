@@ -17,7 +17,7 @@ FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # general.file_type, by
 
 
 def architecture_for(config: Mapping[str, Any]) -> Architecture:
-    """Returns the architecture of a model. Raises GlgptError if GGUF has none for it, or none in the table."""
+    """Returns the architecture of a model. Raises GlgptError if `ARCHITECTURES` has none for its `model_type`."""
     kind = config.get("model_type")
     kinds = {own: about for about in ARCHITECTURES.values() for own in (about.model_type, *about.also)}
     found = kinds.get(kind) if isinstance(kind, str) else None
@@ -28,7 +28,7 @@ def architecture_for(config: Mapping[str, Any]) -> Architecture:
 
 
 def model_metadata(config: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
-    """Returns the metadata of a model, without its tokenizer; `kind` is the type of most tensors."""
+    """Returns the metadata of a model, except that of the tokenizer; `kind` is the type of most tensors."""
     about = architecture_for(config)
     found: dict[str, Any] = {
         "general.architecture": about.name,
@@ -45,7 +45,7 @@ def model_metadata(config: Mapping[str, Any], name: str, kind: str) -> dict[str,
 
 
 def _implied(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns keys that llama.cpp reads and whose values follow from several fields."""
+    """Returns metadata that llama.cpp reads in addition to the keys in the architecture's `fields`, or by default."""
     hidden: int = config["n_embd"] if "n_embd" in config else config["hidden_size"]
     heads: int = config["n_head"] if "n_head" in config else config["num_attention_heads"]
     width = config.get("head_dim") or hidden // heads
@@ -71,7 +71,7 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rotary_tensors(config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Returns the tensors of a file that hold the model's rotary scaling, by name.
+    """Returns by name the tensors in which a GGUF file stores the model's rotary scaling; {} if it stores none.
 
     Raises GlgptError as `frequency_divisors` does.
     """
@@ -82,9 +82,9 @@ def rotary_tensors(config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
 
 
 def frequency_divisors(config: Mapping[str, Any]) -> NDArray[np.float32] | None:
-    """Returns the values of `rope_freqs.weight`, which a model with Llama 3's rotary scaling has; else None.
+    """Returns the values of `rope_freqs.weight`, or None if the model does not have Llama 3's rotary scaling.
 
-    Raises GlgptError for other numbers than those of the published models, which readers of GGUF assume.
+    Raises GlgptError if the scaling differs from that of the published models, which readers of GGUF assume.
     """
     rope = _rope(config)
     if rope.get("rope_type") != "llama3":
@@ -97,14 +97,17 @@ def frequency_divisors(config: Mapping[str, Any]) -> NDArray[np.float32] | None:
 
 
 def file_names(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the name of each tensor in the file, by its name in a checkpoint, without `.weight` or `.bias`."""
+    """Returns each tensor's name in a GGUF file, by its name in a checkpoint. The names lack `.weight` and `.bias`."""
     layers = config.get("num_hidden_layers", config.get("n_layer"))
     assert isinstance(layers, int)
     return {theirs: own for own, theirs in architecture_for(config).names(layers).items()}
 
 
 def file_values(config: Mapping[str, Any], name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Converts a checkpoint's tensor to the file's order of rows and axes, and its gains of norms."""
+    """Converts the values of a checkpoint's tensor to those of a GGUF file: orders rows and axes, shifts norms' gains.
+
+    `name` is the tensor's name in the file, with `.weight` or `.bias`.
+    """
     about = architecture_for(config)
     stem, _, kind = name.rpartition(".")
     own = stem.rpartition(".")[2]

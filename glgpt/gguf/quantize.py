@@ -1,4 +1,4 @@
-"""Encodes float32 values as the blocks of a GGUF tensor type, with the same bits as ggml's reference."""
+"""Encodes float32 values as the blocks of a GGUF tensor type, bit for bit as ggml's reference implementation does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = NDArray[np.float32]
 
 
 def encode(kind: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Returns the bytes of rows `[rows, bytes of a row]`, from values `[rows, columns]`; `kind` is in WRITABLE."""
+    """Encodes values `[rows, columns]` as bytes `[rows, bytes of a row]`. `kind` must be one of `WRITABLE`."""
     if kind in (F32, F16):
         return np.ascontiguousarray(values, kind.dtype).view(np.uint8)
     values = np.ascontiguousarray(values, np.float32)
@@ -25,7 +25,7 @@ def encode(kind: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _bf16(values: Floats) -> NDArray[np.uint16]:
-    """Rounds finite values to the upper half of a float32, ties to even."""
+    """Rounds finite values to bfloat16, which is the upper 16 bits of a float32; ties go to the even number."""
     bits = values.view(np.uint32)
     upper: NDArray[np.uint16] = ((bits + (0x7FFF + (bits >> 16 & 1))) >> 16).astype("<u2")
     return upper
@@ -41,7 +41,10 @@ def _bytes(numbers: Floats) -> NDArray[np.uint8]:
 
 
 def _packed(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns 32 levels of four bits in 16 bytes: the first half low, the second half high."""
+    """Packs each block's 32 levels of four bits into 16 bytes.
+
+    The first 16 levels are the low four bits of the bytes, and the last 16 levels are the high four bits.
+    """
     both: NDArray[np.uint8] = levels[:, :16] | levels[:, 16:] << np.uint8(4)
     return both
 
@@ -67,9 +70,9 @@ def _q4_1(blocks: Floats) -> NDArray[np.uint8]:
 
 
 def q4_1_bytes(levels: Floats, scale: Floats, low: Floats) -> NDArray[np.uint8]:
-    """Returns the bytes of blocks of Q4_1, `[blocks, 20]`.
+    """Encodes blocks of Q4_1 as bytes `[blocks, 20]`.
 
-    Levels are `[blocks, 32]`, scales and minima `[blocks, 1]`.
+    `levels` are `[blocks, 32]`; `scale` and `low`, the minima, are both `[blocks, 1]`.
     """
     return np.concatenate([_bytes(scale), _bytes(low), _packed(levels.astype(np.uint8))], axis=1)
 

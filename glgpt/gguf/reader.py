@@ -1,7 +1,7 @@
-"""Reads GGUF files, versions 2 and 3: the metadata, and the place of every tensor.
+"""Reads GGUF files, versions 2 and 3: the metadata, and where each tensor is stored.
 
-A file is untrusted. Its header is read field by field from a buffered file; every count is checked against the bytes
-that are left and against the limits below before anything is allocated.
+A file is untrusted. Its header is read field by field from a buffered file. Before anything is allocated, every count
+is checked against the number of bytes left and the limits below.
 """
 
 from __future__ import annotations
@@ -24,36 +24,39 @@ from glgpt.system.files import open_input
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-MAX_HEADER = 128 << 20  # bytes; Gemma's 262,144 tokens take 7 million
-MAX_ENTRIES = 1 << 16  # keys, and tensors
-MAX_TEXTS = 1 << 20  # strings in all arrays
-MAX_BLOCK = 1 << 16  # bytes of an array's strings that are read at once
-MAX_NAME = 256  # bytes of a key or of a tensor's name
+MAX_HEADER = 128 << 20  # maximum bytes of a header; Gemma's header, which lists 262,144 tokens, takes 7 million
+MAX_ENTRIES = 1 << 16  # maximum number of keys, and of tensors
+MAX_TEXTS = 1 << 20  # maximum number of strings in all arrays together
+MAX_BLOCK = 1 << 16  # maximum bytes that are read at once from an array of strings
+MAX_NAME = 256  # maximum bytes of a key or of a tensor's name
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
-ALIGNMENT = 32  # if the file does not set it
+ALIGNMENT = 32  # default: each tensor starts at a multiple of this many bytes
 STRING, ARRAY, BOOL = 8, 9, 7
-# NumPy's dtypes of the other types of values.
+# NumPy's dtype of each GGUF type of numbers or booleans, by the type's id in a file.
 NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _COUNT = "split.count"
-_LENGTH = struct.Struct("<Q")  # of a string
+_LENGTH = struct.Struct("<Q")  # length of a string in bytes
 
 
 @dataclass(frozen=True)
 class GgufFile:
-    """The metadata of a GGUF file by key, and its tensors by name; numbers of an array are a NumPy array."""
+    """A GGUF file's metadata by key and tensors by name. Arrays of numbers in the metadata are NumPy arrays."""
 
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, GgufTensor]
     alignment: int = ALIGNMENT
-    texts: int = field(default=0, compare=False)  # strings in all arrays
+    texts: int = field(default=0, compare=False)  # number of strings in all arrays
 
     def string(self, key: str, default: str | None = None) -> str:
-        """Returns a string of the metadata, or the default. Raises FileError if it is missing or of another type."""
+        """Returns a string of the metadata, or `default` if the key is missing.
+
+        Raises FileError if the key is missing and has no default, and for a value that is not a string.
+        """
         value = self.metadata.get(key, default)
         if not isinstance(value, str):
             found = "is missing" if value is None else f"is {written(value)}, not a string"
@@ -67,7 +70,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def all_parts(name: str) -> list[str]:
-    """Returns the names of all parts of a split file, if `name` is its first part; otherwise `name` alone."""
+    """Returns the names of all parts of a split file if `name` is that of the first part; otherwise only `name`."""
     found = _SPLIT.fullmatch(name)
     if not found or int(found[2]) != 1:
         return [name]
@@ -81,7 +84,7 @@ def later_part(path: Path) -> bool:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Reads the header of a file, and those of the other parts if it is split; cached until a file changes.
+    """Reads the header of a file and, if the file is split, those of its other parts. Caches the last file's result.
 
     Raises FileError, naming the file, for anything that is not a complete GGUF file of a supported version.
     """
@@ -89,12 +92,12 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 def identity(path: Path) -> tuple[int, ...]:
-    """Returns numbers that differ after a part of a file was changed or replaced, as a key of caches."""
+    """Returns a key for caching. It changes when the file, or any part of a split file, is changed or replaced."""
     found: list[int] = []
     for name in all_parts(path.name):
         try:
             about = path.with_name(name).stat()
-        except (OSError, ValueError):  # reading it raises an error that names it
+        except (OSError, ValueError):  # reading the file raises an error that names it
             break
         found += [about.st_mtime_ns, about.st_size, about.st_ino]
     return tuple(found)
@@ -102,14 +105,14 @@ def identity(path: Path) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _joined(path: Path, _identity: tuple[int, ...]) -> GgufFile:
-    """Returns a file; for the first part of a split file, with the tensors of the others."""
+    """Reads a file. If `path` is the first part of a split file, the result has the tensors of all parts."""
     first = read_header(path)
     count = first.metadata.get(_COUNT, 1)
     if isinstance(count, int) and count == 1:
         return first
     name, shown = _SPLIT.fullmatch(path.name), quoted(path, 300)
     if not isinstance(count, int) or not name or int(name[3]) != count:
-        raise FileError(f"{shown} is a part of {written(count)} files; its name must end in -00001-of-0000N.gguf")
+        raise FileError(f"{shown} is one of {written(count)} parts; its name must end in -00001-of-0000N.gguf")
     if int(name[2]) != 1:
         raise FileError(f"{shown} is part {int(name[2])} of {count}; give the first, {name[1]}-00001-of-{name[3]}.gguf")
     tensors = dict(first.tensors)
@@ -182,7 +185,7 @@ class _Cursor:
         return found
 
     def _block(self, count: int) -> list[str]:
-        """Returns at most `count` strings: those that the next bytes, read at once, hold completely."""
+        """Reads a block of bytes. Returns the first strings, at most `count`, that lie completely within the block."""
         start, data = self.file.tell(), self.file.read(min(self.left, MAX_BLOCK, 32 * count))
         found: list[str] = []
         begin, last = 0, len(data) - _LENGTH.size
@@ -237,7 +240,9 @@ class _Cursor:
             metadata[key] = self.value(self.integer(4))
         alignment = metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or not 8 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-            raise self.problem(f"general.alignment is {written(alignment)}, not a power of two from 8")
+            raise self.problem(
+                f"general.alignment is {written(alignment)}, not a power of two from 8 to {MAX_ALIGNMENT:,}"
+            )
         described = [self.tensor() for _ in range(tensors)]
         start = -(-self.file.tell() // alignment) * alignment
         return GgufFile(path, metadata, self.placed(path, described, start, alignment), alignment, self.texts)
@@ -253,11 +258,11 @@ class _Cursor:
     def placed(
         self, path: Path, described: list[tuple[str, tuple[int, ...], int, int]], start: int, alignment: int
     ) -> dict[str, GgufTensor]:
-        """Returns the tensors by name. Raises FileError for one that is not inside the file, or overlaps another."""
+        """Returns the tensors by name. Raises FileError if one is not inside the file or overlaps another."""
         found: dict[str, GgufTensor] = {}
         end, previous = 0, ""
         for name, shape, number, offset in sorted(described, key=lambda tensor: tensor[3]):
-            shown = quoted(name, 120)  # leaves the names of models unchanged
+            shown = quoted(name, 120)  # escapes control characters; 120 is longer than real names
             if shown in found:
                 raise self.problem(f"tensor {shown} appears twice")
             kind = TYPES.get(number)

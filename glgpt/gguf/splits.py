@@ -1,4 +1,7 @@
-"""The regular expressions with which byte-level BPE tokenizers split a text before merging, for desktop and page."""
+"""Lists the regular expressions by which byte-level BPE tokenizers split a text before they merge bytes to tokens.
+
+The desktop and the page both use them.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Split:
-    """A way of splitting: a regular expression for tiktoken, and the pre-tokenizer of a tokenizer.json."""
+    """A way of splitting a text.
+
+    `pattern` is the regular expression for tiktoken; `steps` are the equivalent pre-tokenizer of a tokenizer.json.
+    """
 
     name: str
     pattern: str
     steps: tuple[dict[str, Any], ...]
 
     def pre_tokenizer(self, prefix_space: bool) -> dict[str, Any]:
-        """Returns the pre-tokenizer, which also adds a space before a text or does not."""
+        """Returns the pre-tokenizer for a tokenizer.json. With `prefix_space`, it also adds a space before a text."""
         *before, last = self.steps
         steps = [*before, last | {"add_prefix_space": prefix_space}]
         return {"type": "Sequence", "pretokenizers": steps} if before else steps[0]
@@ -32,13 +38,13 @@ def isolated(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-# Possessive quantifiers, so that a long run of blanks does not backtrack.
+# The quantifiers are possessive, so that matching a long run of blanks does not backtrack.
 GPT2 = Split(
     "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s+(?!\S)|\s++",
     (BYTE_LEVEL,),
 )
-# SmolLM2's: each digit is separate, and the text between digits is split as GPT-2 does.
+# SmolLM2's split: each digit is separate, and the text between digits is split as in GPT-2.
 DIGITS = Split(
     "digits",
     r"\p{N}|'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?[^\s\p{L}\p{N}]++|\s+(?=\p{N})|\s+(?!\S)|\s++",
@@ -46,30 +52,31 @@ DIGITS = Split(
 )
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# Llama 3's: groups of up to three digits, a punctuation mark together with the following word, separate line ends.
+# Llama 3's split: digits are split into groups of at most three, a word includes the blank or mark before it, and line
+# ends are separate.
 _LLAMA3 = rf"{_LETTERS}|\p{{N}}{{1,3}}{_REST}"
 LLAMA3 = Split("llama3", _LLAMA3, (isolated(_LLAMA3), PLAIN_BYTES))
 QWEN2 = rf"{_LETTERS}|\p{{N}}{_REST}"
-# Mistral Nemo's: capital letters begin a word.
+# Mistral Nemo's split: a capital letter after a small letter begins a word.
 TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# Those of the pre-tokenizer that llama.cpp calls default
+# Regular expressions of the pre-tokenizer that llama.cpp calls "default"; each splits the pieces of the previous ones
 DEFAULT = (
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
     r"\p{N}+",
     r"[0-9][0-9][0-9]",
 )
-PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)  # regular expressions of a tokenizer.json that a page runs
+PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)  # the regular expressions that a page supports
 
 
 def javascript(pattern: str) -> str:
-    """Returns an expression for JavaScript that matches like one of those above.
+    """Returns a regular expression for JavaScript that matches like `pattern`, which must be one of the patterns above.
 
-    JavaScript's `\\s` differs in two characters, and it has neither possessive quantifiers nor inline flags.
+    JavaScript's `\\s` differs in two characters. JavaScript has neither possessive quantifiers nor inline flags.
     """
     anyhow = "'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
     pattern = pattern.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)", anyhow).replace("++", "+")
@@ -77,9 +84,9 @@ def javascript(pattern: str) -> str:
 
 
 def split_of(pre_tokenizer: Any) -> tuple[Split, bool] | None:
-    """Returns the split of a tokenizer.json's `pre_tokenizer`, and True if it adds a space before the text.
+    """Returns the split that a tokenizer.json's `pre_tokenizer` makes, and whether it adds a space before the text.
 
-    Returns None if it is none of those above.
+    Returns None unless the split is `GPT2`, `DIGITS` or `LLAMA3`.
     """
     if not isinstance(pre_tokenizer, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""Decodes a tensor of a GGUF file, in the order of rows and axes of a Hugging Face checkpoint."""
+"""Decodes a tensor of a GGUF file, and orders its rows and axes as in a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from glgpt.gguf.block_types import GgufBlocks, TensorType
 
-CHUNK = 1 << 20  # values decoded at once: temporaries stay at a few MB
+CHUNK = 1 << 20  # number of values decoded at once, so that temporary arrays take a few MB only
 
 
 Axes = tuple[int, int, int, int]
@@ -21,11 +21,11 @@ Axes = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """The place of a tensor in a file, and how its rows become those of a Hugging Face checkpoint.
+    """Locates a tensor in a file, and describes how it becomes the tensor of a Hugging Face checkpoint.
 
-    `stored` is the shape in the file, whose last axis is contiguous and divided into blocks. `exchanged`: the rows of
-    the file are four axes of these sizes, and those of the checkpoint have the middle two exchanged. After that,
-    `shift` is added to all values, and the result is `transposed`.
+    `stored` is the shape in the file; its last axis is contiguous and divided into blocks. `exchanged` splits the
+    file's rows into four axes of these sizes, of which the middle two are exchanged in the checkpoint. Then `shift` is
+    added to all values and, with `transposed`, the result is transposed.
     """
 
     path: Path
@@ -40,17 +40,17 @@ class GgufTensor:
 
     @property
     def dtype(self) -> str:
-        """Name of the type: "F32", "Q4_1" and others."""
+        """Returns the name of the type, such as "F32" or "Q4_1", as llama.cpp writes it."""
         return self.type.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape in the checkpoint."""
+        """Returns the shape in the checkpoint."""
         return self.stored[::-1] if self.transposed else self.stored
 
     @property
     def readable(self) -> bool:
-        """True: the reader refuses files with tensors of other types."""
+        """Always True: the reader refuses files with tensors of unsupported types."""
         return True
 
     def arranged(self, exchanged: Axes | None = None, transposed: bool = False, shift: float = 0.0) -> GgufTensor:
@@ -58,16 +58,16 @@ class GgufTensor:
         return replace(self, exchanged=exchanged, transposed=transposed, shift=shift)
 
     def rows(self, rows: slice) -> GgufTensor:
-        """Returns the place of some of the rows of a tensor, of whose rows and axes none are exchanged."""
+        """Returns a tensor of only these rows of the file. This tensor must have no exchanged or transposed axes."""
         assert self.exchanged is None and not self.transposed
         offset = self.offset + replace(self, stored=(rows.start, *self.stored[1:])).nbytes
         return replace(self, stored=(rows.stop - rows.start, *self.stored[1:]), offset=offset)
 
     def map(self) -> NDArray[Any]:
-        """Returns the tensor in the checkpoint's shape, read-only: float16 if it is F16, else float32.
+        """Returns the tensor in the checkpoint's shape, read-only: float16 for F16 without a `shift`, else float32.
 
-        Plain F32 and F16 are views of a new memory map; other types are decoded. Raises OSError or ValueError if the
-        file has shrunk.
+        The result is a view of a new memory map if the type is F32 or F16, without `exchanged` and `shift`; all other
+        tensors are decoded into memory. Raises OSError or ValueError if the file has shrunk.
         """
         found: NDArray[Any]
         if self.dtype in ("F32", "F16") and self.exchanged is None and not self.shift:
@@ -84,8 +84,8 @@ class GgufTensor:
     def blocks(self) -> GgufBlocks:
         """Returns the stored scales, minima and levels.
 
-        Rows are outputs and columns are inputs, also if the checkpoint's tensor is transposed, and rows are in the
-        checkpoint's order. Raises ValueError for a type without blocks.
+        A row has the weights of one output, and a column those of one input, even with `transposed`. The rows are in
+        the checkpoint's order. Raises ValueError for a type without blocks.
         """
         if self.type.unpack is None:
             raise ValueError(f"{self.dtype} has no blocks")
@@ -94,12 +94,12 @@ class GgufTensor:
         return self.type.blocks(raw if order is None else raw[order])
 
     def scales(self) -> NDArray[np.float16]:
-        """Returns the float16 at the start of each block, the scale of types such as Q4_0, in the order of the file."""
+        """Returns the first float16 of each block, in the file's order; in Q4_0, for example, it is the scale."""
         blocks = self._raw().reshape(-1, self.type.nbytes)
         return np.ascontiguousarray(blocks[:, :2]).view("<f2")
 
     def sample(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Returns the values at flat indices into the checkpoint's tensor, without decoding the others."""
+        """Returns the values at flat indices into the checkpoint's tensor. Decodes only the blocks that hold them."""
         at = np.unravel_index(indices, self.shape)
         flat = np.ravel_multi_index(at[::-1] if self.transposed else at, self.stored)
         rows, columns = np.divmod(flat, self._matrix[1])
@@ -112,23 +112,26 @@ class GgufTensor:
 
     @property
     def _matrix(self) -> tuple[int, int]:
-        """Rows and columns; the elements of a vector are one row, or rows if they are reordered."""
+        """Returns the numbers of rows and columns in the file, in which a vector counts as one row.
+
+        A vector whose elements are reordered counts as one column, because `_order` reorders rows.
+        """
         columns = 1 if len(self.stored) == 1 and self.exchanged else self.stored[-1]
         return math.prod(self.stored) // columns, columns
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file."""
+        """Returns the size in bytes in the file."""
         return math.prod(self.stored) // self.type.block * self.type.nbytes
 
     def _raw(self) -> NDArray[np.uint8]:
-        # NumPy resolves the links of a Path, at each call.
+        # The path is given as a string, because NumPy would resolve the symbolic links of a Path at each call.
         mapped = np.memmap(str(self.path), np.uint8, "r", self.offset, (self.nbytes,))
         found: NDArray[np.uint8] = mapped.view(np.ndarray)
         return found
 
     def _chunks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Yields the bytes of rows in the checkpoint's order, and the number of the first."""
+        """Yields chunks of rows in the checkpoint's order: the number of a chunk's first row, and the chunk's bytes."""
         rows, columns = self._matrix
         raw, order = self._raw().reshape(rows, -1), self._order()
         many = max(1, CHUNK // columns)
@@ -140,6 +143,9 @@ class GgufTensor:
 
 
 def row_order(axes: Axes) -> NDArray[np.int64]:
-    """Returns the rows of a file in the order of a checkpoint, which has the two axes in the middle exchanged."""
+    """Returns for each row of the checkpoint the number of the same row in the file.
+
+    The file's rows form `axes`, of which the checkpoint exchanges the middle two.
+    """
     order: NDArray[np.int64] = np.arange(math.prod(axes)).reshape(axes).swapaxes(1, 2).ravel()
     return order

@@ -1,6 +1,6 @@
-"""Converts `tokenizer.ggml.*` to the files of a Hugging Face tokenizer, such as tokenizer.json.
+"""Converts a GGUF file's metadata `tokenizer.ggml.*` to the files of a Hugging Face tokenizer, such as tokenizer.json.
 
-The result is as untrusted as the file: `glgpt.text` checks it like files of a folder.
+The result is as untrusted as the GGUF file: `glgpt.text` checks it as it checks the files of a folder.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from glgpt.gguf.splits import BYTE_LEVEL, DEFAULT, DIGITS, GPT2, LLAMA3, PLAIN_B
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
 MAX_MERGES = 1 << 20
-MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22  # of a token, of all: each split of each token is tried
+# Maximum characters of a token, and of all tokens together: `_merges` tries all ways to split each token in two.
+MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22
 BLANK = "\u2581"
-NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for none
-# Hugging Face's names of roles, by those of GGUF
+NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for a role that no token has
+# Hugging Face's names of the roles of tokens, by GGUF's names
 ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
-# Tokens that end a message; llama.cpp stops at a control token with such a text whatever the metadata says.
+# Tokens that end a message. llama.cpp stops at a control token with one of these texts, regardless of the metadata.
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
 SAMPLING = {
     f"general.sampling.{key}": name
@@ -37,13 +38,14 @@ PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "qwen2": [isolated(QWEN2), PLAIN_BYTES],
     "default": [*map(isolated, DEFAULT), PLAIN_BYTES],
 }
-WHOLE_WORDS = ("llama-bpe", "llama3")  # words that are tokens are not merged from parts, and texts begin with BOS
+# Pre-tokenizers of tokenizers that do not merge if a whole word is a token, and that by default begin a text with BOS
+WHOLE_WORDS = ("llama-bpe", "llama3")
 
 
 def tokenizer_files(file: GgufFile) -> dict[str, Any]:
-    """Returns the contents of the tokenizer's files by name; none if the file has no tokenizer.
+    """Returns the contents of the tokenizer's files by name; {} if the GGUF file has no tokenizer.
 
-    Raises FileError for a tokenizer of another kind than byte-level BPE and SentencePiece's BPE, and for an unknown
+    Raises FileError for a tokenizer that is neither a byte-level nor a SentencePiece BPE, and for an unknown
     pre-tokenizer.
     """
     kind, tokens = file.string(f"{PREFIX}model", "none"), file.metadata.get(f"{PREFIX}tokens")
@@ -79,7 +81,7 @@ def tokenizer_files(file: GgufFile) -> dict[str, Any]:
 
 
 def _types(file: GgufFile, count: int) -> Sequence[int]:
-    """Returns the type of each token."""
+    """Returns the type of each of `count` tokens; all are `NORMAL` if the file does not store types."""
     types = file.metadata.get(f"{PREFIX}token_type")
     if types is None:
         return [NORMAL] * count
@@ -90,7 +92,10 @@ def _types(file: GgufFile, count: int) -> Sequence[int]:
 
 
 def _id(file: GgufFile, role: str, count: int) -> int | None:
-    """Returns a token's id. Raises FileError if it is not in the vocabulary."""
+    """Returns the id of the token with this role, or None if no token has it.
+
+    Raises FileError if the id is not from 0 to `count` - 1.
+    """
     value = file.metadata.get(f"{PREFIX}{role}_token_id")
     if value is None or (isinstance(value, int) and value == NO_TOKEN):
         return None
@@ -108,7 +113,7 @@ def _roles(file: GgufFile, tokens: list[str]) -> dict[str, str]:
 
 
 def _ends(file: GgufFile, tokens: list[str], vocab: Mapping[str, int]) -> list[int]:
-    """Returns the ids that end a text or a message."""
+    """Returns the ids of the tokens that end a text or a message."""
     ids = [_id(file, role, len(tokens)) for role in ("eos", "eot", "eom")]
     types = _types(file, len(tokens))
     ids += [vocab[text] for text in ENDS if text in vocab and types[vocab[text]] == CONTROL]
@@ -125,7 +130,7 @@ def _added(file: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
 
 
 def _template(file: GgufFile, roles: Mapping[str, str], vocab: Mapping[str, int]) -> dict[str, Any] | None:
-    """Returns the post-processor that adds the tokens around a text."""
+    """Returns the post-processor that adds BOS and EOS to a text, or None if the tokenizer adds neither."""
     sentencepiece = file.metadata[f"{PREFIX}model"] == "llama"
     default = sentencepiece or file.string(f"{PREFIX}pre", "default") in WHOLE_WORDS
     before = file.metadata.get(f"{PREFIX}add_bos_token", default) is True
@@ -140,7 +145,7 @@ def _template(file: GgufFile, roles: Mapping[str, str], vocab: Mapping[str, int]
 
 
 def _byte_level(file: GgufFile, vocab: dict[str, int]) -> dict[str, Any]:
-    """Returns the parts of a byte-level BPE."""
+    """Returns the parts of tokenizer.json for a byte-level BPE."""
     merges, name = file.metadata.get(f"{PREFIX}merges"), quoted(file.path, 300)
     if not isinstance(merges, list):
         raise FileError(f"{name}: {PREFIX}merges is not a list of strings")
@@ -156,13 +161,16 @@ def _byte_level(file: GgufFile, vocab: dict[str, int]) -> dict[str, Any]:
 
 
 def _sentencepiece(file: GgufFile, tokens: list[str], vocab: dict[str, int]) -> dict[str, Any]:
-    """Returns the parts of a SentencePiece BPE, whose merges follow from the scores of the tokens."""
+    """Returns the parts of tokenizer.json for a SentencePiece BPE, whose merges follow from the tokens' scores."""
     name, types = quoted(file.path, 300), _types(file, len(tokens))
     scores = file.metadata.get(f"{PREFIX}scores")
     if not isinstance(scores, np.ndarray) or len(scores) != len(tokens) or not np.isfinite(scores).all():
         raise FileError(f"{name}: {PREFIX}scores is not a list of {len(tokens):,} numbers")
     if max(map(len, tokens), default=0) > MAX_TOKEN or sum(map(len, tokens)) > MAX_CHARACTERS:
-        raise FileError(f"{name}: the vocabulary has tokens that are too long; at most {MAX_TOKEN} characters")
+        raise FileError(
+            f"{name}: the vocabulary has tokens that are too long; at most {MAX_TOKEN} characters per token, and "
+            f"{MAX_CHARACTERS:,} in all, are supported"
+        )
     merges = _merges(tokens, vocab, types, scores.tolist())
     if len(merges) > MAX_MERGES:
         raise FileError(f"{name}: the tokens can be merged in more than {MAX_MERGES:,} ways")
@@ -187,9 +195,9 @@ def _sentencepiece(file: GgufFile, tokens: list[str], vocab: dict[str, int]) -> 
 def _merges(
     tokens: list[str], vocab: Mapping[str, int], types: Sequence[int], scores: Sequence[float]
 ) -> list[list[str]]:
-    """Returns the pairs of tokens that make another, those of the highest score first.
+    """Returns the pairs of tokens that make another token, in descending order of that token's score.
 
-    Pairs that make the same token are in the order of their ids, as in Hugging Face's conversion.
+    Pairs that make the same token are in ascending order of their ids, as in Hugging Face's conversion.
     """
     ordinary = {token for token, kind in zip(tokens, types, strict=True) if kind in (NORMAL, USER_DEFINED)}
     found = []

@@ -19,15 +19,16 @@ from glgpt.gguf.quantize import encode
 from glgpt.gguf.reader import ALIGNMENT, ARRAY, BOOL, MAGIC, NUMBERS, STRING, VERSIONS
 from glgpt.system.files import written_whole
 
-CHUNK = 1 << 20  # values encoded at once
+CHUNK = 1 << 20  # number of values encoded at once
 _U32, _I32, _F32, _U64 = 4, 5, 6, 10
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor to write: `read` returns its values in the file's order and shape, and is called once.
+    """A tensor to write. `read` is called once, and returns the tensor's values in the file's order and shape.
 
-    `encode` returns the bytes of rows, from the type and values `[rows, columns]`; None rounds as ggml does.
+    `encode` is called with the type and the values of rows, `[rows, columns]`, and returns the bytes of these rows.
+    None stands for `quantize.encode`, which rounds as ggml does.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file, without padding."""
+        """Returns the size in bytes in the file, without padding."""
         return math.prod(self.shape) // self.type.block * self.type.nbytes
 
 
@@ -48,10 +49,11 @@ def write_gguf(
     tensors: Sequence[Tensor],
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Writes a file, which appears at `path` only when it is complete; returns its size in bytes.
+    """Writes a file, which appears at `path` only when it is complete. Returns its size in bytes.
 
-    Values of the metadata are strings, flags, integers, numbers, lists of strings, and NumPy arrays of numbers. One
-    tensor is in memory at a time. `progress` is called with the bytes of tensors written, and those of all tensors.
+    Values of the metadata are strings, flags, integers, floats, lists of strings, and NumPy arrays of numbers. One
+    tensor is in memory at a time. After each tensor, `progress` is called with the bytes written and the total bytes,
+    which count tensors only.
     """
     total, done = sum(tensor.nbytes for tensor in tensors), 0
     with written_whole(path) as file:
@@ -73,7 +75,7 @@ def write_gguf(
 
 
 def header(metadata: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
-    """Returns the beginning of a file: everything but the tensors' values."""
+    """Returns the beginning of a file: everything before the tensors' values, without padding."""
     found = bytearray(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(tensors), len(metadata)))
     for key, value in metadata.items():
         kind, data = _value(key, value)

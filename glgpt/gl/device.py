@@ -1,4 +1,4 @@
-"""Opens GL contexts, reads their limits, and makes the objects of a player: textures, shaders, layered framebuffers."""
+"""Opens GL contexts, reads their limits, and creates the GL objects of players: textures, shaders and framebuffers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from glgpt.system.signals import handled
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
-GL_FRAGMENT_SHADER_DERIVATIVE_HINT, GL_NICEST = 0x8B8B, 0x1102  # derivatives of each row and column of a quad
+GL_FRAGMENT_SHADER_DERIVATIVE_HINT, GL_NICEST = 0x8B8B, 0x1102  # nicest: derivatives per row and column of a 2 x 2 quad
 HEADERS = {"300 es": "#version 300 es\n", "330": "#version 330\n"}
-PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # built into GLSL ES
+PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # adds packHalf2x16, which GLSL ES has built in
 VERTEX = """
 // One triangle, computed from gl_VertexID. Vertices 0 to 2 cover the viewport; 3 to 5 are corners of the viewport and
 // cover half of it: see `Device.covering`.
@@ -34,16 +34,19 @@ void main() {
   gl_Position = vec4(gl_VertexID % 3 == 1 ? far : -1.0, gl_VertexID % 3 == 2 ? far : -1.0, 0.0, 1.0);
 }
 """
-INSIDE = 3  # first vertex of the triangle that is not clipped
-# The same for blended passes: each instance is the triangle of a slice, of which the fragment shader gets the number.
+INSIDE = 3  # first vertex of the triangle that lies inside the viewport
+# The vertex shader of blended passes. Each instance draws the triangle of one slice of K, the inner dimension of a
+# matrix product, and passes the slice's number to the fragment shader.
 SLICED_VERTEX = "flat out int slice_of_k;" + VERTEX.replace("{", "{\n  slice_of_k = gl_InstanceID;", 1)
 
 
 @dataclass(frozen=True)
 class Options:
-    """The way shaders are built on a device: their header, texel fetches and the storage of float texels.
+    """Defines how shaders are built on a device.
 
-    With `packing`, packHalf2x16 and unpackHalf2x16 convert float16, otherwise integer operations.
+    `header` is a key of `HEADERS`. `fetch` is the GLSL function that reads texels, texelFetch or textureLod. `storage`
+    is "float", or "uint" if float texels are stored as bits in RGBA32UI. With `packing`, shaders convert float16 with
+    packHalf2x16 and unpackHalf2x16; without it, they use integer operations.
     """
 
     header: str = "300 es"
@@ -54,12 +57,12 @@ class Options:
 
 @dataclass(eq=False)
 class Shader:
-    """A compiled shader and its vertex array, shared by all players of a device that use the same text."""
+    """A compiled shader and its vertex array, shared by all players of a device that use the same shader text."""
 
     key: object
     program: Any
     vertex_array: moderngl.VertexArray
-    uses: int = 0
+    uses: int = 0  # number of players that use it
 
 
 class Device:
@@ -78,7 +81,7 @@ class Device:
             ctx.info["GL_MAX_UNIFORM_BLOCK_SIZE"],
         )
         self._max_viewport: int = min(ctx.info["GL_MAX_VIEWPORT_DIMS"])
-        self.live: dict[int, str] = {}  # id of each live GL object -> its description, for the tests
+        self.live: dict[int, str] = {}  # Python id of each unreleased GL object -> its description, for the tests
         self.texture_bytes = 0
         self._abandoned: deque[list[Any]] = deque()
         self._gl: dict[str, Callable[..., Any]] = {}
@@ -100,18 +103,22 @@ class Device:
         return self._gl[name]
 
     def covering(self, width: int, height: int) -> tuple[int, int, int]:
-        """Returns the (width, height) of a viewport and the first vertex with which `VERTEX` covers these pixels.
+        """Returns the width and height of a viewport, and the first vertex of a triangle that covers width x height.
 
-        Mesa's software drivers clip a triangle that extends beyond the viewport into two, and shade each block of 4 x 4
-        pixels that both touch twice, a quarter to a half of a small target. In a viewport of twice the size the
-        triangle lies inside, and the framebuffer or the scissor limits the pixels.
+        The vertex shader `VERTEX` computes the triangle. Mesa's software drivers clip a triangle that extends beyond
+        the viewport into two triangles. They shade a block of 4 x 4 pixels twice if both triangles touch it: in a small
+        target, a quarter to a half of the blocks. A viewport of twice the width and height contains the triangle, and
+        the framebuffer or the scissor limits the pixels that are drawn.
         """
         if self.software and 2 * max(width, height) <= self._max_viewport:
             return 2 * width, 2 * height, INSIDE
         return width, height, 0
 
     def _compiles(self, header: str, extension: str = "") -> bool:
-        """True if the driver compiles shaders with this header; some desktop drivers lack GLSL ES or the extension."""
+        """True if the driver compiles a shader that begins with `HEADERS[header]` and the line `extension`.
+
+        Some desktop drivers lack GLSL ES or the extension.
+        """
         text = HEADERS[header] + extension + "precision highp float;\nout vec4 y;\nvoid main() { y = vec4(0.0); }\n"
         try:
             with _uninterrupted():
@@ -149,9 +156,9 @@ class Device:
         return program
 
     def shader(self, name: str, text: str, samplers: Sequence[str], options: Options) -> Shader:
-        """Returns a shader whose samplers use texture units 0, 1, ..; players with the same text share it.
+        """Returns a shader whose samplers use texture units 0, 1, … Players that request the same text share a shader.
 
-        Its GL objects are released with the last of the players that requested it.
+        Its GL objects are released when the last player that requested it releases it.
         """
         key = (self.preamble(options) + text, tuple(samplers))
         if key not in self._shaders:
@@ -168,7 +175,7 @@ class Device:
         return self._shaders[key]
 
     def texture(self, name: str, width: int, height: int, layers: int, kind: str) -> moderngl.TextureArray:
-        """Creates a 2D-array texture, NEAREST and CLAMP_TO_EDGE.
+        """Creates a 2D-array texture that is sampled with NEAREST and CLAMP_TO_EDGE.
 
         `kind` is float (RGBA32F), half (RGBA16F) or uint (RGBA32UI).
         """
@@ -229,7 +236,10 @@ class Device:
                 item.release()
 
     def abandon(self, objects: list[Any]) -> None:
-        """Schedules GL objects for release at the next use of the device: finalizers may run in another thread."""
+        """Schedules GL objects for release at the next use of the device.
+
+        Finalizers call this: they may run in another thread, in which the context is not current.
+        """
         self._abandoned.append(objects)
 
     def _delete_framebuffer(self, name: ctypes.c_uint) -> None:
@@ -238,8 +248,9 @@ class Device:
     def use(self) -> None:
         """Makes this device's context the current one and releases abandoned objects.
 
-        The context stays current, since each switch would flush. Raises DeviceError in a thread other than the one that
-        opened the device (a context is current in one thread only), and in a forked process.
+        The context stays current afterwards, because each switch flushes the driver's commands. Raises DeviceError in a
+        forked process, and in any thread other than the one that opened the device: a context can be current in one
+        thread only.
         """
         _check_process()
         if _here.current is not self:
@@ -272,7 +283,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.open: dict[tuple[int, str | None], Device] = {}
-        self.current: Device | None = None  # the device whose context was made current last
+        self.current: Device | None = None  # the device whose context was last made current
 
 
 _here = _Here()
@@ -280,11 +291,11 @@ _process = 0  # id of the process that opened a context; 0: none yet
 
 
 def _check_process() -> None:
-    """Raises DeviceError if this process was forked from one that opened a context: it lacks the driver's threads."""
+    """Raises DeviceError in a process that was forked after a context was opened: a fork lacks the driver's threads."""
     if _process not in (0, os.getpid()):
         raise DeviceError(
             "OpenGL does not survive a fork: this process was forked from one that had loaded a model; "
-            'load models after forking only, or start processes with multiprocessing.get_context("spawn")'
+            'load models only after forking, or start processes with multiprocessing.get_context("spawn")'
         )
 
 
@@ -311,7 +322,7 @@ def _create(index: int) -> Device:
 
 
 def list_devices() -> list[Device | str]:
-    """Opens every EGL device, in order; a device that does not open is an error message instead."""
+    """Opens all EGL devices, in order. Returns a list of devices, with an error message for each that does not open."""
     return list(_devices())
 
 
@@ -324,7 +335,7 @@ def _devices() -> Iterator[Device | str]:
 
 
 def _egl_devices() -> int:
-    """Returns the number of EGL devices; 1 if EGL cannot be queried, so that opening the first one reports why."""
+    """Returns the number of EGL devices, or 1 if EGL cannot be queried: opening the first device then reports why."""
     enable_shader_cache()
     try:
         egl = ctypes.CDLL("libEGL.so.1")
@@ -350,9 +361,10 @@ def _device(index: int) -> Device:
 
 
 def open_device(select: str | int = "auto") -> Device:
-    """Returns a device, opening it if needed: "auto", "software", "gpu", or an EGL device index.
+    """Returns the selected device, and opens it if needed.
 
-    Raises DeviceError, with what was tried, if it does not exist, and in a forked process.
+    `select` is "software" or "gpu" (the first device of that kind), "auto" (a GPU if there is one), or an EGL device
+    index. Raises ArgumentError for another value. Raises DeviceError in a forked process, or if no such device opens.
     """
     _check_process()
     if str(select).isdecimal():

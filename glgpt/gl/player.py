@@ -1,4 +1,7 @@
-"""Plays programs: builds textures, shaders and framebuffers once; a call then issues a flat list of GL commands."""
+"""Plays programs, whose entries are lists of draw calls.
+
+Builds textures, shaders and framebuffers once; a call then issues a flat list of GL commands.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from glgpt.program.formats import Texels
 from glgpt.program.layout import Band, Layout, Matrix
 from glgpt.program.spec import Entry, Pass, Program, Texture, check
 
-MAX_DRAW_FLOPS = 10_000_000_000  # maximum of one draw: 0.2 s at 50 GFLOPS, far below the 2 s after which drivers reset
+# Maximum FLOPs of one draw. They take 0.2 s at 50 GFLOPS, far less than the 2 s after which drivers reset the GPU.
+MAX_DRAW_FLOPS = 10_000_000_000
 GL_COLOR_BUFFER_BIT = 0x4000
 SCALAR_FORMATS = {"int": "i", "float": "f"}
 
@@ -26,11 +30,12 @@ SCALAR_FORMATS = {"int": "i", "float": "f"}
 class Player:
     """Plays the entries of one program on one device.
 
-    `shared` maps texture names to textures of another player (weights, caches) that this one uses but does not own.
-    Shaders are compiled when an entry is first played, so that unused entries cost nothing. `close` releases a player's
-    GL objects; those of a garbage-collected player are released at the next use of the device.
-    `on_progress(entry, done, total)` is called while an entry is compiled and drawn for the first time, which is when
-    some drivers compile.
+    `shared` maps texture names to textures of another player, such as weights; this player uses them but does not own
+    them. A pass of more than `draw_flops` FLOPs is drawn in several ranges of columns.
+    Shaders are compiled when an entry is first played, so that unused entries cost nothing. `close` releases the
+    player's GL objects. If the player is garbage-collected first, the next use of the device releases them.
+    `on_progress(entry, done, total)` is called while an entry is compiled (the first half of `total`), and while it is
+    drawn for the first time (the second half), because some drivers compile only then.
     Raises GlgptError if the program does not fit the device.
     """
 
@@ -48,7 +53,7 @@ class Player:
         self.draw_flops, self._on_progress = draw_flops, on_progress
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self._own: list[Any] = []
-        weakref.finalize(self, device.abandon, self._own).atexit = False  # if `close` is never called
+        weakref.finalize(self, device.abandon, self._own).atexit = False  # releases them if `close` is never called
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}  # by the textures and layers of a pass's outputs
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
@@ -79,12 +84,13 @@ class Player:
             raise
 
     def _stored(self, texture: Texture) -> str:
-        """Returns the kind of `Device.texture` that this device uses for a texture of the program."""
+        """Returns the `kind` with which `Device.texture` creates a texture of the program."""
         return texture.format if self.options.storage == "float" else "uint"
 
     def replace(self, program: Program) -> None:
-        """Switches to another program; keeps weights of the same shape and compiled shaders, creates everything else.
+        """Switches to another program.
 
+        Keeps the compiled shaders, and the weights that both programs describe identically; creates everything else.
         Raises GlgptError if the program does not fit the device. If memory runs out, the player is closed.
         """
         self.use()
@@ -102,7 +108,10 @@ class Player:
     # -- data ---------------------------------------------------------------------------------------------------
 
     def write(self, name: str, layer: int, texels: Texels, y: int = 0) -> None:
-        """Uploads texels `[rows, width, 4]` to one layer, from row y on: float32 or uint32, the texture's format."""
+        """Uploads texels `[rows, width, 4]` to one layer, starting at its row `y`.
+
+        The texels are uint32 for a uint texture, else float32. Raises ValueError if they do not fit the texture.
+        """
         t = self.program.textures[name]
         rows = len(texels)
         if texels.shape[1:] != (t.width, 4) or y + rows > t.height or texels.dtype.itemsize != 4:
@@ -116,7 +125,7 @@ class Player:
         self.write_bands(name, layout.bands(matrix))
 
     def write_bands(self, name: str, bands: Iterable[Band]) -> None:
-        """Uploads bands of a texture."""
+        """Uploads bands of a texture: tuples of a layer, the first row, and texels."""
         for layer, y, texels in bands:
             self.write(name, layer, texels, y)
 
@@ -127,7 +136,7 @@ class Player:
             self.write(name, layer, np.zeros((t.height, t.width, 4), np.float32))
 
     def read(self, name: str) -> Texels:
-        """Reads a whole texture, `[layers, height, width, 4]`."""
+        """Returns the texels of a whole texture, `[layers, height, width, 4]`; half-precision texels as float32."""
         t = self.program.textures[name]
         self.use()
         data = self.textures[name].read()
@@ -145,14 +154,14 @@ class Player:
         return buffer
 
     def shared(self, role: str = "weight") -> dict[str, moderngl.TextureArray]:
-        """Returns this player's textures of a role, which another player may use while this one lives."""
+        """Returns this player's textures of a role, by name. Other players may use them until this player is closed."""
         return {name: t for name, t in self.textures.items() if self.program.textures[name].role == role}
 
     def fork(self, own: Container[str] = (), given: Mapping[str, moderngl.TextureArray] | None = None) -> Player:
-        """Returns a player of the same program that shares this one's textures, except for new ones named in `own`.
+        """Returns a new player of the same program. It shares this player's textures, except those named in `own`.
 
-        Textures in `given` replace this player's textures of the same names. This player must outlive the new one. For
-        example, several texts share the weights of a model, and each has its own caches.
+        The new player creates the textures in `own`, such as the caches of a further text; textures in `given` replace
+        this player's textures of the same names. This player must not be closed before the new one.
         """
         shared = {name: t for name, t in self.textures.items() if name not in own} | dict(given or {})
         return Player(self.device, self.program, self.options, shared, self.draw_flops)
@@ -160,7 +169,10 @@ class Player:
     # -- playing ------------------------------------------------------------------------------------------------
 
     def play(self, entry: str, **scalars: float) -> None:
-        """Plays an entry once, asynchronously: it returns while the driver is still working, and reads nothing back."""
+        """Plays an entry once. Returns while the driver is still working, and reads nothing back.
+
+        `scalars` sets some of the program's scalars; the rest keep the values of the previous call.
+        """
         self.use()
         commands = self.prepare(entry)
         if scalars:
@@ -176,16 +188,20 @@ class Player:
             self._swapped[self._pairs[old]] ^= True
 
     def _first(self, entry: str, commands: list[Callable[[], Any]]) -> Iterator[Callable[[], Any]]:
-        """Yields the commands of an entry that is played for the first time and reports the second half of progress."""
+        """Yields the commands of an entry that is played for the first time.
+
+        Reports the second half of the progress; `_build` has reported the first half.
+        """
         for i, command in enumerate(commands, 1):
             yield command
             if self._on_progress:
                 self._on_progress(entry, len(commands) + i, 2 * len(commands))
 
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
-        """Compiles the shaders of an entry and builds its list of commands, once; `play` calls this if needed.
+        """Returns the commands of an entry. The first call compiles the entry's shaders; `play` calls this if needed.
 
-        There is a list of commands for each combination of swapped ping-pong pairs of the entry.
+        A ping-pong pair is two textures that swap names after each call. The entry has a list of commands for each
+        combination of swapped and unswapped pairs among its textures.
         """
         found = self.entry(entry)
         key = (entry, tuple(self._swapped[i] for i in self._touched[entry]))
@@ -248,13 +264,13 @@ class Player:
         return commands
 
     def _scissor(self, p: Pass) -> tuple[int, int, int, int] | None:
-        """Returns the (x, y, width, height) that a pass draws, or None if it is all of its targets."""
+        """Returns the rectangle (x, y, width, height) that a pass draws, or None if it is all of each target."""
         targets = (self.program.textures[name] for name, _ in p.outputs)
         if not p.first_column and all((t.width, t.height) == p.viewport for t in targets):
             return None
         return p.first_column, 0, p.viewport[0] - p.first_column, p.viewport[1]
 
-    @staticmethod  # no command refers to the player, since a cycle would delay its release until garbage collection
+    @staticmethod  # commands do not refer to the player: a reference cycle would delay the release of GL objects
     def _use(framebuffer: Any, viewport: tuple[int, int, int, int], scissor: tuple[int, int, int, int] | None) -> None:
         framebuffer.viewport, framebuffer.scissor = viewport, scissor
         framebuffer.use()
@@ -296,7 +312,10 @@ class Player:
         return self._shaders[p.shader]
 
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
-        """Returns the framebuffer of a pass's outputs. If the next pass uses it too, drivers draw both together."""
+        """Returns the framebuffer of a pass's outputs. Passes with the same outputs share one.
+
+        Drivers batch consecutive draws to one framebuffer.
+        """
         key = tuple((id(self.textures[t]), layer) for t, layer in p.outputs)
         if key not in self._framebuffers:
             framebuffer = self.device.framebuffer([(self.textures[t], layer) for t, layer in p.outputs])
@@ -305,7 +324,7 @@ class Player:
         return self._framebuffers[key]
 
     def close(self) -> None:
-        """Releases the GL objects of this player, but not shared textures. Closing twice is harmless."""
+        """Releases the GL objects that this player owns, but not shared textures. Closing twice is harmless."""
         self.device.use()
         self.device.release(*reversed(self._own))
         self._own.clear()
@@ -319,7 +338,7 @@ class Player:
         self.close()
 
     def entry(self, name: str) -> Entry:
-        """Returns the entry of that name. Raises GlgptError if the program does not have it."""
+        """Returns the entry with this name. Raises GlgptError if the program has none."""
         if name not in self.program.entries:
             raise GlgptError(f"the program has no entry {name!r}; it has {', '.join(self.program.entries)}")
         return self.program.entries[name]

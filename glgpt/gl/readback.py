@@ -1,4 +1,4 @@
-"""Asynchronous reading of textures: the driver copies them into a buffer, which is read some calls later."""
+"""Reads textures asynchronously: the driver copies them into a buffer, which a later call reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from glgpt.program.formats import Texels
 
 
 class Readback:
-    """A queue of at most `depth` pending copies of a player's textures, oldest first.
+    """A queue of at most `depth` pending copies, oldest first. Each is a copy of all the player's textures in `names`.
 
-    Its buffers are released with the player.
+    The queue's buffers are released with the player.
     """
 
     def __init__(self, player: Player, names: tuple[str, ...], depth: int) -> None:
@@ -27,11 +27,11 @@ class Readback:
 
     @property
     def full(self) -> bool:
-        """True if a copy must be taken before another can start."""
+        """True if all buffers are in use: a copy must be taken before another can start."""
         return not self._free
 
     def start(self) -> None:
-        """Starts a copy of the textures, in their state after everything played so far."""
+        """Starts a copy of the textures. The copy has the values that they have after everything played so far."""
         self.player.use()
         self._busy.append(self._free.pop())  # first, so that `drop` finds the buffer if an interrupt stops the copy
         offset = 0
@@ -40,7 +40,10 @@ class Readback:
             offset += size
 
     def take(self) -> Sequence[Texels]:
-        """Returns the oldest copy, float32 `[layers, height, width, 4]` for each texture; waits if it is pending."""
+        """Returns the oldest copy: for each texture an array of float32, `[layers, height, width, 4]`.
+
+        Waits until the driver has completed the copy.
+        """
         self.player.use()
         self._free.append(self._busy.popleft())
         data, found, offset = self._free[-1].read(), [], 0

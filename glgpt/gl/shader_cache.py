@@ -15,9 +15,9 @@ ENABLED, FOLDER = "__GL_SHADER_DISK_CACHE", "__GL_SHADER_DISK_CACHE_PATH"  # env
 def enable_shader_cache() -> None:
     """Makes the driver cache root's shaders in glgpt's cache folder. Call it before the driver is loaded.
 
-    By default the driver caches those of other users only, since a program that runs as root may have the home folder
-    of another user, who could replace what the driver loads. So the folder and all its parents must belong to root,
-    before anything is created in them. Environment variables that are set decide instead.
+    By default the driver caches no shaders for root: the home folder of a program that runs as root may belong to
+    another user, who could replace the files that the driver loads. So nothing is created unless the cache folder and
+    all its parents belong to root. Does nothing for other users, or if one of the two environment variables is set.
     """
     if not sys.platform.startswith("linux") or os.geteuid() != 0 or ENABLED in os.environ or FOLDER in os.environ:
         return
@@ -34,12 +34,12 @@ def enable_shader_cache() -> None:
 
 
 def _is_protected(folder: Path) -> bool:
-    """True if only root can add files to a folder and replace its parents, as far as they exist."""
+    """True if only root can add files to `folder` and replace its parents. Folders that do not exist are ignored."""
     return all(_is_roots(each, parent=each != folder) for each in (folder, *folder.parents) if each.exists())
 
 
 def _is_roots(folder: Path, parent: bool) -> bool:
-    """True if only root can write to a folder; all may write to a parent that is sticky, such as /tmp."""
+    """True if only root can write to a folder, or if the folder is a `parent` with the sticky bit, such as /tmp."""
     about = folder.stat()
     shared = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return about.st_uid == 0 and (not shared or (parent and bool(about.st_mode & stat.S_ISVTX)))

@@ -1,4 +1,7 @@
-"""Captures named activations of a model: plays programs that list them and reads their textures."""
+"""Captures named activations of a model: plays programs that output these activations, and reads the textures.
+
+A chunk is a run of tokens that a program computes at once (`inference.chunks`).
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ from glgpt.program.weight_formats import WeightFormats
 
 @dataclass(frozen=True)
 class RawTexture:
-    """A named tensor as stored in memory: `texels` `[layers, height, width, 4]`, float32 or uint32 (packed float16).
+    """A named tensor as stored in memory: `texels` of shape `[layers, height, width, 4]`, float32 or packed in uint32.
 
-    `view` is the layout of its matrix; `start` is the position of its chunk's first token.
+    `view` describes where the texels hold each value of the tensor's matrix. `start` is the position of the first token
+    of the chunk that the tensor was computed for.
     """
 
     texels: Texels
@@ -35,16 +39,17 @@ class RawTexture:
     start: int
 
 
-KEPT = 2  # older programs that are retained, such as the unchanged model's while interventions are compared
+KEPT = 2  # older programs that are retained, for example that of the unchanged model when edits are compared
 MIN_CONTEXT = 16  # minimum number of positions of the caches
-ONE_CAPTURED = 16  # cost of a chunk of one token when every name is captured: that of the smallest chunk
+ONE_CAPTURED = 16  # cost of a one-token chunk (see `ONE_TOKEN`) if every name is captured: about that of a chunk of 16
 
 
 class Captures:
-    """Capture programs, recorded on demand for the requested names and chunk sizes.
+    """Records and plays capture programs, each on demand for the requested names and chunk sizes.
 
-    They share the weights of the model's own player. Their caches have the length that the ids need, rounded up to a
-    power of two. `most` limits the bytes of all textures together.
+    The programs share the weights of `player`. Their caches have as many positions as the ids, rounded up to a power of
+    two. `most` limits the bytes of all textures, those of `player` included. `part` is the part of the model that
+    `player` runs (None: the whole model).
     """
 
     def __init__(
@@ -62,17 +67,18 @@ class Captures:
         self._players: dict[tuple[Any, ...], tuple[Player, Sites | None]] = {}
 
     def config_for(self, tokens: int) -> ModelConfig:
-        """Returns the model's configuration with the context of the caches for this many tokens."""
+        """Returns the model's configuration with the context that the caches get for this many tokens."""
         limits = self.player.device.limits
         return self.config.with_context(grown_context(self.config, limits, max(tokens, MIN_CONTEXT)))
 
     def play(
         self, x: Rows, names: Sequence[str], edits: Edits | None = None
     ) -> Iterator[tuple[Chunk, str, RawTexture]]:
-        """Plays ids, or hidden states `[T, n_embd]`, chunk by chunk; yields the texture of every name after each chunk.
+        """Runs the model chunk by chunk; after each chunk, yields (chunk, name, texture) for every name.
 
-        The name `hidden` is the output of a part without the head. `edits`, made for `config_for` this many rows,
-        change activations.
+        `x` are ids or, for a part without the embedding, hidden states `[T, n_embd]`. The name `hidden` is the output
+        of a part without the head. `edits` change activations; they must have been made with the configuration
+        `config_for(len(x))`.
         """
         player, chunks = self._fitting(len(x), frozenset(names), edits)
         for chunk in chunks:
@@ -87,7 +93,11 @@ class Captures:
                 yield chunk, name, RawTexture(player.read(outputs[name].texture), outputs[name], chunk.start)
 
     def _fitting(self, tokens: int, names: frozenset[str], edits: Edits | None) -> tuple[Player, list[Chunk]]:
-        """Returns a player for the largest chunks that fit into memory, with these edits uploaded, and the chunks."""
+        """Returns a player and the chunks to play; uploads the edits to the player.
+
+        The chunks have the largest sizes with which the program fits into `most` bytes. Raises GlgptError if no program
+        fits.
+        """
         config = self.config_for(tokens)
         known = tuple(size for size in recorded_sizes(self.player.program) if size <= config.context)
         needed = 0
@@ -119,7 +129,7 @@ class Captures:
 
     @property
     def nbytes(self) -> int:
-        """Current texture memory in bytes, without the model's own."""
+        """Current texture memory of the capture programs in bytes, without the weights that they share."""
         return sum(own_bytes(p.program) for p, _ in self._players.values())
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Splits a prompt into chunks of the sizes that a program was recorded for, and uploads them."""
+"""Splits a prompt into chunks of the sizes that a program was recorded for, and uploads them.
+
+A chunk is a run of tokens that one entry of the program (a named list of passes) computes at once.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,23 @@ from glgpt.models.spec import ModelConfig
 from glgpt.program.formats import Floats
 from glgpt.program.spec import Limits
 
-Rows = Sequence[int] | Floats  # input of a model or a part of one: ids, or hidden states [n, n_embd]
+Rows = Sequence[int] | Floats  # input of a model or of a part of it: token ids, or hidden states [n, n_embd]
 AnyRows = TypeVar("AnyRows", Sequence[int], Floats)
 
-SIZES = (256, 64, 16)  # a chunk of 512 takes as long as two of 256, and more memory and shaders
-# For a page, which compiles all shaders before it can be used: chunks of 256 would save a tenth of the time of a long
-# prompt, but need a fifth more shaders.
+SIZES = (256, 64, 16)  # a chunk of 512 would take as long as two of 256, and need more memory and shaders
+# Sizes for a web page, which compiles all shaders before it can be used. Chunks of 256 would save a tenth of the time
+# of a long prompt, but would need a fifth more shaders.
 FEW_SIZES = (64, 16)
-ONE_TOKEN = 4  # cost of a pass of one token, in tokens of a chunk: reading the weights dominates
-PER_CHUNK = 4  # cost of a chunk in addition to its tokens
+ONE_TOKEN = 4  # cost of a one-token chunk, where a token of a larger chunk costs 1; reading the weights dominates
+PER_CHUNK = 4  # cost of a larger chunk in addition to its tokens
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens start .. start + valid - 1 of a text, played by an entry recorded for `size` >= `valid` tokens."""
+    """The tokens at positions start .. start + valid - 1 of a text, and the size of the entry that computes them.
+
+    The entry was recorded for `size` >= `valid` tokens; the input is padded to this size.
+    """
 
     start: int
     valid: int
@@ -36,37 +42,41 @@ class Chunk:
 
     @property
     def entry(self) -> str:
-        """Name of the entry that plays it."""
+        """Name of the entry that plays the chunk."""
         return "decode" if self.size == 1 else f"prefill_{self.size}"
 
     def of(self, x: AnyRows) -> AnyRows:
-        """Returns this chunk's slice of all rows."""
+        """Returns this chunk's rows; `x` holds the rows of the whole text."""
         return x[self.start : self.start + self.valid]
 
 
 def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits, sizes: Sequence[int] = SIZES) -> tuple[int, ...]:
-    """Returns those of `sizes` that are recorded for a model, largest first; 1 is always the last."""
+    """Returns those of `sizes` (descending) that a model's context and the device's limits allow, followed by 1.
+
+    `tile_rows` is the number of rows that a fragment of a matrix product computes.
+    """
     fit = [s for s in sizes if s <= config.context and s // tile_rows * config.n_head <= limits.max_texture_size]
     return (*fit, 1)
 
 
 def window_start(tokens: int, context: int) -> int:
-    """Returns where the window begins from which the token after a text of `tokens` tokens is computed.
+    """Returns the position where the window begins that the model reads to predict the token after `tokens` tokens.
 
-    A text longer than the context loses its first tokens, half a context at a time. The rest is read again from
-    position 0, since keys depend on their positions and cannot be moved.
+    A text longer than the context loses its first tokens, half a context at a time. The rest, which is the window, is
+    read again from position 0, because keys depend on their positions and cannot be moved.
     """
     half = max(1, context // 2)
     return max(0, -(-(tokens - context) // half)) * half
 
 
 def plan(tokens: int, context: int, known: tuple[int, ...], one: int = ONE_TOKEN) -> list[Chunk]:
-    """Returns the cheapest chunks of `known` sizes that cover `tokens` from position 0; only the last may be padded.
+    """Returns the cheapest list of chunks, each of one of the `known` sizes, that covers positions 0 .. `tokens` - 1.
 
-    Padding writes rows beyond the prompt into the caches. Later tokens overwrite them before they are read, but padding
-    must not reach beyond the context. `one` is the cost of a single token.
+    Only the last chunk may be padded. Padding writes rows after the prompt into the caches. Later tokens overwrite
+    these rows before they are read, but padding must not reach beyond the context. `one` is the cost of a one-token
+    chunk.
     """
-    best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # for each position: cost of the rest, size of the next chunk
+    best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # by position: cost of the rest, next chunk's size
     for at in range(tokens - 1, -1, -1):
         left = tokens - at
         best[at] = min(
@@ -82,10 +92,11 @@ def plan(tokens: int, context: int, known: tuple[int, ...], one: int = ONE_TOKEN
 
 
 def plan_segments(borders: Sequence[int], tokens: int, context: int, known: tuple[int, ...]) -> list[Chunk]:
-    """Returns chunks that cover `tokens` and end at each of `borders`, which ascend: the cheapest between two of them.
+    """Returns chunks that cover `tokens` tokens and do not cross the `borders`, which are ascending positions.
 
-    Values in the caches depend, in their last bits, on the chunks that computed them. These chunks depend only on the
-    positions of borders up to their end, so a longer text with the same borders begins with the same chunks.
+    Between two borders, the chunks are those of `plan`. Values in the caches depend, in their last bits, on the chunks
+    that computed them. The chunks before a border depend only on this border and the earlier ones, so a longer text
+    with the same first borders begins with the same chunks.
     """
     edges = [0, *(at for at in borders if 0 < at < tokens), tokens]
     return [
@@ -96,14 +107,14 @@ def plan_segments(borders: Sequence[int], tokens: int, context: int, known: tupl
 
 
 def upload_ids(player: Player, ids: Sequence[int], size: int) -> None:
-    """Uploads the ids of a chunk of `size` tokens, padded with zeros."""
+    """Uploads ids, padded with zeros to a chunk of `size` tokens."""
     texels = np.zeros((size, 1, 4), np.float32)
     texels[: len(ids), 0, 0] = ids
     player.write(f"ids.{size}", 0, texels)
 
 
 def upload_hidden(player: Player, states: Floats, size: int) -> None:
-    """Uploads the hidden states `[n, n_embd]` of a chunk of `size` rows.
+    """Uploads hidden states `[n, n_embd]`, padded to a chunk of `size` rows.
 
     Padding repeats the last row, so that all values stay finite in every block.
     """

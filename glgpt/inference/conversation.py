@@ -1,4 +1,4 @@
-"""Holds a conversation with a model: its messages, and which of them the model reads when the context is full."""
+"""Holds a conversation with a model, and leaves out the oldest messages when the model's context is full."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 SYSTEM = ("system", "developer")
-ANSWER_SHARE = 4  # an answer gets at least a quarter of the context, or its maximum length if that is less
+ANSWER_SHARE = 4  # a quarter of the context stays free for an answer, or the answer's maximum length if less
 
 
 class Conversation:
-    """Messages that a model answers in turn.
+    """A list of messages to which a model adds its answers.
 
-    The model's caches keep what it has read: a turn computes only its new tokens, and the logits are bit-equal to those
-    of a fresh start. Messages may be edited and removed; what follows the first changed token is then computed again.
-    If the context is full, the oldest messages are left out, whole turns at a time, until the rest fills half of it;
-    the system message stays. `dropped` counts them and `notice` says so; `messages` still has all of them.
+    A turn is a user message and the answer to it. The model's caches retain the tokens that were read, so a turn
+    computes only its new tokens; the logits are bit-equal to those of a new conversation with the same messages.
+    Messages may be edited and removed; all tokens from the first changed token on are then computed again. If the
+    context is full, the model no longer reads the oldest messages: whole turns are left out until the rest fills at
+    most half of the context. The system message is never left out. `dropped` is the number of messages left out;
+    `messages` still has all messages. `notice` is text to show to the user.
 
-    Several conversations with one model work, but each replaces the others' part of the caches.
+    Several conversations may use one model, but each of them overwrites the model's caches.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Conversation:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **sampling: Unpack[SamplingKeywords],
     ) -> None:
-        """Starts a conversation; an answer has up to `tokens` tokens. `sampling` are keywords of `LanguageModel.chat`.
+        """Starts a conversation; an answer has up to `tokens` tokens. `sampling` is passed to `LanguageModel.answer`.
 
         Raises GlgptError for unusable messages, and for a model without a chat template.
         """
@@ -67,12 +69,12 @@ class Conversation:
         self._replace((checked_messages(own) if own else []) + self.messages[self._systems() :])
 
     def edit(self, index: int, text: str) -> None:
-        """Replaces the text of a message. Raises ArgumentError if it does not exist."""
+        """Replaces the text of a message. Raises ArgumentError if the message does not exist."""
         changed = self.messages[self._checked(index)] | {"content": text}
         self._replace(self.messages[:index] + checked_messages([changed]) + self.messages[index + 1 :])
 
     def remove(self, index: int, end: int | None = None) -> None:
-        """Removes a message, or those from `index` up to `end`. Raises ArgumentError if it does not exist."""
+        """Removes message `index`, or messages `index` .. `end` - 1. Raises ArgumentError if `index` does not exist."""
         start = self._checked(index)
         self._replace(self.messages[:start] + self.messages[start + 1 if end is None else end :])
 
@@ -94,7 +96,7 @@ class Conversation:
     # -- answers ------------------------------------------------------------------------------------------------
 
     def send(self, text: str) -> Iterator[str]:
-        """Adds a message of the user and returns the answer, which streams as text: see `answer`.
+        """Adds a user message and returns the answer, which streams as text: see `answer`.
 
         Raises GlgptError, and adds nothing, if the message cannot be used.
         """
@@ -108,9 +110,9 @@ class Conversation:
             raise
 
     def regenerate(self) -> Iterator[str]:
-        """Removes the last answer and returns a new one; with a seed, the next number is the seed.
+        """Removes the last answer and returns a new one. If a seed was given, each new answer uses the next seed.
 
-        Raises ArgumentError without a message of the user.
+        Raises ArgumentError if no message is unanswered.
         """
         end = len(self.messages)
         while end and self.messages[end - 1]["role"] == "assistant":
@@ -124,8 +126,8 @@ class Conversation:
     def answer(self) -> Iterator[str]:
         """Returns the answer to the last message as pieces of text; `last` is its `Generation`.
 
-        The answer becomes a message when the iteration ends, also if it is stopped (`close`) or interrupted. Raises
-        GlgptError for settings that cannot be used, and if the last message alone exceeds the context.
+        The answer becomes a message when the iteration ends, even if the iteration is stopped (`close`) or interrupted.
+        Raises GlgptError for settings that cannot be used, and if the last message alone exceeds the context.
         """
         self.last_prompt = self._fitting()
         sampling = self.sampling
@@ -146,9 +148,11 @@ class Conversation:
             self.notice = f"the answer ends here: the context of {self.model.max_context} tokens is full"
 
     def read_ahead(self) -> int:
-        """Computes the last answer as part of the conversation, which `answer` does otherwise; returns the tokens.
+        """Computes the last answer as part of the prompt, so that `answer` need not do it later.
 
-        The values in the caches that generated it differ, in their last bits, from those of a fresh start.
+        Returns the number of tokens computed; 0 if the last message is not an answer. Generating the answer also wrote
+        values to the caches, but these differ, in their last bits, from the values that are computed when the answer is
+        read as part of a prompt.
         """
         visible = self.visible()
         if not visible or visible[-1]["role"] != "assistant":
@@ -156,7 +160,7 @@ class Conversation:
         return self.model.read_ahead(self._prompt(visible, add_generation_prompt=False))
 
     def prompt(self) -> ChatPrompt:
-        """Returns the ids of the visible messages, up to where an answer begins."""
+        """Returns the prompt of the messages that the model reads (`visible`); it ends where the next answer begins."""
         return self._prompt(self.visible())
 
     def visible(self) -> list[dict[str, Any]]:
@@ -168,7 +172,7 @@ class Conversation:
         return self.model.chat_template.prompt(messages, tools=self.tools, **how)
 
     def _fitting(self) -> ChatPrompt:
-        """Returns the prompt; drops the oldest turns if it leaves too little of the context for an answer."""
+        """Returns the prompt; drops the oldest turns if the prompt leaves too little of the context for an answer."""
         limit, self.notice, prompt = self.model.max_context, "", self.prompt()
         if len(prompt.ids) + min(self.tokens, max(1, limit // ANSWER_SHARE)) <= limit + 1:
             return prompt

@@ -1,4 +1,7 @@
-"""Generates tokens with a player: prefill, then one token at a time."""
+"""Generates tokens with a player, which plays the entries (named lists of passes) of a program.
+
+A state is a texture that keeps its contents from one entry to the next, such as the caches of keys and values.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,21 @@ from glgpt.program.spec import Program
 class Decoder:
     """Plays the entries of `programs.record_generation` on a player whose weights are loaded and prepared.
 
-    Generations may be interleaved: each refills the caches if another one has used them. `check` is called before each
-    token. The device samples, and each token is read back while the next one is being computed.
+    Generations may be interleaved: a generation refills the caches if another generation has used them since. `check`
+    is called before each token; it prepares the weights, or raises if the model is closed. The device samples each
+    token, and a token is read back while the next one is being computed.
     """
 
     def __init__(self, player: Player, context: int, check: Callable[[], None]) -> None:
         self.player, self.context = player, context
-        self._check = weakref.WeakMethod(check)  # of the model or trainer that holds this decoder
+        self._check = weakref.WeakMethod(check)  # a method of the model or trainer that holds this decoder
         self._sizes = programs.recorded_sizes(player.program)
         self._turn: object = None  # the generation whose tokens the caches hold
-        self._kept: list[tuple[Chunk, list[int]]] = []  # chunks in the caches, from position 0, that may be reused
+        self._kept: list[tuple[Chunk, list[int]]] = []  # reusable chunks in the caches, with their ids
         self._chosen = Readback(player, ("token",), 2)
         self._logits = player.program.views["logits"]
         self._masked: MaskedSampling | None = None
-        self.cached = 0  # tokens of the last prompt of `first` that the caches held already
+        self.cached = 0  # number of tokens of the last prompt given to `first` that the caches already held
 
     def replace(self, program: Program, context: int) -> None:
         """Switches to a program with caches of another length; active generations refill them."""
@@ -48,7 +52,7 @@ class Decoder:
         self.forget()
 
     def close(self) -> None:
-        """Releases what constrained sampling allocated; it is allocated again when needed."""
+        """Releases the GL objects of constrained sampling; they are created again when needed."""
         if self._masked:
             self._masked.close()
             self._masked = None
@@ -59,15 +63,15 @@ class Decoder:
         self._kept = []
 
     def interrupt(self) -> None:
-        """Makes active generations refill the caches; chunks of a chat stay."""
+        """Makes active generations refill the caches; chunks that a chat may reuse stay valid."""
         self._turn = None
 
     def save(self, path: Path, about: Mapping[str, str]) -> int:
-        """Saves the chunks in the caches (`save_prefix`); returns their tokens."""
+        """Saves the chunks in the caches (`save_prefix`); returns the number of tokens saved."""
         return save_prefix(path, self.player, self._kept, about)
 
     def restore(self, path: Path, about: Mapping[str, str]) -> int:
-        """Fills the caches with saved chunks (`load_prefix`), which later prompts may reuse; returns their tokens."""
+        """Fills the caches with saved chunks (`load_prefix`) for later prompts; returns the number of tokens."""
         kept = load_prefix(path, self.player, self._sizes, about)
         self.interrupt()
         self._kept = kept
@@ -75,13 +79,13 @@ class Decoder:
 
     @property
     def masked(self) -> MaskedSampling:
-        """Chooses constrained tokens from the states of this decoder's player."""
+        """The object that chooses tokens under a constraint; it uses the states of this decoder's player."""
         if self._masked is None:
             self._masked = MaskedSampling(self.player)
         return self._masked
 
     def logits(self) -> Floats:
-        """Returns the logits `[vocab]` after the text that was computed last."""
+        """Returns the logits `[vocab]` of the token that follows the last computed token."""
         row: Floats = self._logits.unpack(self.player.read(self._logits.texture))[0]
         return row
 
@@ -91,9 +95,9 @@ class Decoder:
         return self._sizes
 
     def fill(self, ids: list[int], chunks: Sequence[Chunk]) -> int:
-        """Makes the caches hold the chunks of `ids`; returns how many tokens were computed for that.
+        """Fills the caches with the chunks of `ids`; returns the number of tokens computed.
 
-        Chunks of the previous call with which these begin are reused.
+        Chunks from the first on are reused instead of computed, as long as they equal those in the caches.
         """
         self._turn = None
         return self._prefill(ids, chunks, logits=False)
@@ -108,10 +112,11 @@ class Decoder:
         begin: Callable[[], None] = lambda: None,
         chunks: Sequence[Chunk] | None = None,
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow, and slide if the context is full; stops at any of `ends`.
+        """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        `begin` is called before the caches are refilled. With `chunks`, the prompt is read in these, of which the
-        caches may hold some: see `fill`.
+        If the context is full, drops the first tokens of `ids`. `run` receives the statistics. `begin` is called each
+        time before the caches are filled. With `chunks`, the prompt is read in these chunks, and chunks that the caches
+        already hold are reused as in `fill`.
         """
         given = chunks
         turn, read = object(), 0
@@ -124,7 +129,8 @@ class Decoder:
 
         def following(wanted: int) -> tuple[int, bool]:
             nonlocal read, given
-            refilled = self._turn is not turn or len(ids) <= read  # others used the caches, or the text has slid
+            # Another generation used the caches, or tokens were dropped.
+            refilled = self._turn is not turn or len(ids) <= read
             read = len(ids)
             if refilled:
                 self._turn = turn
@@ -134,7 +140,7 @@ class Decoder:
                     run.cached_tokens, given = len(ids) - run.prefill_tokens, None
                 else:
                     self._prefill(ids)
-                self._chosen.drop()  # left by another generation
+                self._chosen.drop()  # tokens left by another generation
             return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled
 
         return continuation(ids, tokens, ends, self.context, run, ready, following)
@@ -146,10 +152,10 @@ class Decoder:
         steps: Sequence[int],
         chunks: Sequence[Chunk] | None = None,
     ) -> list[int]:
-        """Returns, for each sampler, the token after `ids`, drawn as token `step` of its text.
+        """Returns the token that each sampler draws after `ids`; `steps[i]` is its number in the text of sampler i.
 
-        The caches then hold `ids` but belong to no generation. With `chunks`, `ids` are read in these, of which the
-        caches may hold some: see `fill`.
+        Afterwards the caches hold `ids` but belong to no generation. With `chunks`, `ids` are read in these chunks, and
+        chunks that the caches already hold are reused as in `fill`.
         """
         self.interrupt()
         self.cached = len(ids) - self._prefill(ids, chunks)
@@ -161,7 +167,11 @@ class Decoder:
         return found
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
-        """Returns token `step`, the one after `ids`; from the second token on, starts computing the one after it."""
+        """Returns token `step` of the text, which follows `ids`.
+
+        If the device samples and the caches were not refilled for this token, also starts computing the next one.
+        `wanted` is the number of tokens still to be returned.
+        """
         if sampler.matcher:
             return self._constrained(ids, refilled, wanted, sampler, sampler.matcher, step)
         if sampler.adjusts:  # the host samples, so the next token cannot be started yet
@@ -183,9 +193,10 @@ class Decoder:
     def _constrained(
         self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, matcher: Matcher, step: int
     ) -> int:
-        """Returns token `step` of those that the matcher allows, or END; starts computing the logits after it.
+        """Returns token `step` of the text, which the matcher allows, or END if the text is complete.
 
-        The device computes these while the host finds out which tokens may follow.
+        If the device samples, also starts computing the logits that follow the token. The device computes these logits
+        while the host finds the tokens that may come next.
         """
         if matcher.complete:
             return END
@@ -220,7 +231,7 @@ class Decoder:
         self._choose(sampler, step)
 
     def _choose(self, sampler: Sampler, step: int) -> None:
-        """Starts sampling from the logits on the device, and the transfer of the chosen token."""
+        """Starts sampling on the device from the logits stored there, and starts reading the chosen token back."""
         if sampler.entry:
             self.player.play(sampler.entry, **sampler.scalars(step, self._logits.cols))
         self._chosen.start()
@@ -236,9 +247,10 @@ class Decoder:
         return token
 
     def _prefill(self, ids: Sequence[int], chunks: Sequence[Chunk] | None = None, logits: bool = True) -> int:
-        """Computes the chunks of `ids` that the caches lack, and the last for its logits; returns their tokens.
+        """Computes the chunks of `ids` that the caches lack; returns the number of tokens computed.
 
-        Without `chunks`, all of `ids` is computed, and nothing is kept.
+        With `logits`, always computes the last chunk, from which the logits come. Without `chunks`, computes all of
+        `ids`, and none of the chunks can be reused later.
         """
         wanted = plan(len(ids), self.context, self._sizes) if chunks is None else chunks
         named = [(chunk, list(chunk.of(ids))) for chunk in wanted]

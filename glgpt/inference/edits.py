@@ -1,8 +1,8 @@
-"""Changes of activations as linear maps, one for each position and head, and the passes that apply them.
+"""Expresses changes of activations as linear maps, one for each position and head, and records the passes for them.
 
 A program is recorded for a set of `Sites`: the kinds of activations that may change, in every block. The changes
-themselves (`Edits`) are uploaded to states, so that a sweep over layers, heads, positions and values plays one recorded
-program.
+themselves (`Edits`) are uploaded to states, which are textures that the program reads, so a sweep over layers, heads,
+positions and values can play one recorded program.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from glgpt.program.formats import Floats
 from glgpt.program.layout import Layout, fold, one_layer, texels
 from glgpt.program.tensor import Tensor
 
-MIN_TABLE_ROWS = 4  # minimum rows of gains and shifts for each width: the identity and a few changes
+MIN_TABLE_ROWS = 4  # minimum number of rows in a table of gains and shifts: the identity and up to three changes
 
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """The change y = x gain + shift of an activation at positions first .. end - 1 (None: to the end).
+    """Replaces an activation x by y = x * gain + shift at positions first .. end - 1 (end None: to the last position).
 
-    `gain` and `shift` are `[rows, columns]` in the activation's natural columns, or `[rows, 1]` if all columns are
-    alike; their rows repeat from position `first` on. In scores and patterns, whose columns are keys, each position has
-    a row for each head. `patterns` replaces the pattern of each head instead: 0 leaves it unchanged, k stands for
-    `ops.PATTERNS[k - 1]`.
+    `gain` and `shift` are `[rows, columns]`, with the columns of the activation without padding, or `[rows, 1]` if all
+    columns change alike. Position `first` uses row 0, the next position uses row 1, and so on; row 0 follows the last
+    row again. In scores and patterns, a column is a key, and each position uses one row for each head. `patterns`,
+    which holds a number for each head, replaces whole attention patterns instead: 0 leaves the head's pattern
+    unchanged, and k selects `ops.PATTERNS[k - 1]`.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Edit:
 
 
 class _Changes:
-    """The composition of all edits of one activation: which row of `gain` and `shift` each position and head uses."""
+    """Composes all edits of one activation; `which` is the row of `gain` and `shift` for each position and head."""
 
     def __init__(self, activation: Activation, config: ModelConfig) -> None:
         self.activation, self.columns = activation, config.context if activation.square else activation.row_width
@@ -76,13 +77,13 @@ class _Changes:
         self.gain, self.shift = np.concatenate([self.gain, gain]), np.concatenate([self.shift, shift])
 
     def _columns(self, rows: Floats) -> Floats:
-        """Returns rows of an edit with as many columns as the activation has here; a pattern has one per position."""
+        """Returns an edit's rows with `self.columns` columns: repeats a single column; truncates or pads others."""
         if rows.shape[1] == 1:
             return np.broadcast_to(rows, (len(rows), self.columns))
         return np.pad(rows[:, : self.columns], ((0, 0), (0, max(0, self.columns - rows.shape[1]))))
 
     def padded(self, row: Floats) -> Floats:
-        """Returns a row as stored in the matrix, with heads padded to whole texels."""
+        """Returns a row as stored in the matrix, with each head padded to whole texels (of four values)."""
         heads, width = self.activation.heads, self.activation.width
         if self.activation.kind not in ("heads", "cache"):
             return row
@@ -91,10 +92,11 @@ class _Changes:
 
 
 class Sites:
-    """Places where a program applies edits: activations of some kinds in every block, and their current changes.
+    """The activations that a program can edit: those of `kinds`, such as `attn.pattern`, in every block.
 
-    For each of these activations, a state holds the table row of gains and shifts that each position and head uses;
-    activations of equal width share a table. `rows` is the number of rows of each table, by width.
+    Tables hold rows of gains and shifts; activations of equal width share a table. For each activation, a state holds
+    the number of the table row that each position and head uses. `rows[width]` is the number of rows of the table for
+    activations of that width.
     """
 
     def __init__(self, config: ModelConfig, kinds: frozenset[str], rows: Mapping[int, int]) -> None:
@@ -104,9 +106,10 @@ class Sites:
         self._held: dict[str, Floats] = {}
 
     def apply(self, network: Network, x: Tensor, row: str | None = None) -> Tensor:
-        """Returns the activation x after its edits; with `row`, x is the single row of position pos + row.
+        """Records the passes that edit the activation x; returns the edited activation.
 
-        For a state (queries, keys or values), the rows that the network has just written are changed in place.
+        With `row`, x is a single row, that of position pos + row (scalars of the entry, or a constant row). If x is a
+        state (queries, keys or values), the rows that the network has just written are changed in place.
         """
         rec, activation = network.rec, self.activations.get(x.name)
         if activation is None:
@@ -125,7 +128,7 @@ class Sites:
         return x
 
     def write(self, player: Player, edits: Edits) -> None:
-        """Uploads the matrices of the edits that differ from those in the player's program."""
+        """Uploads those matrices of the edits that the player does not hold yet."""
         for name, matrix in edits.states(self).items():
             held = self._held.get(name)
             if held is None or not np.array_equal(held, matrix):
@@ -134,7 +137,7 @@ class Sites:
 
 
 class Edits:
-    """The changes that interventions make in a model of this configuration, whose context is the program's."""
+    """All edits of a model; `config.context` must equal the context of the program that applies them."""
 
     def __init__(self, config: ModelConfig, edits: Iterable[Edit]) -> None:
         self.config, self._changes = config, dict[str, _Changes]()
@@ -162,7 +165,7 @@ class Edits:
 
     @property
     def key(self) -> Any:
-        """A hashable key, equal for all edits that one program can make."""
+        """A hashable key; edits with equal keys can use the same program."""
         return self._kinds, tuple(sorted(self._rows.items())), self.config.context
 
     @property
@@ -171,7 +174,7 @@ class Edits:
 
     @property
     def _rows(self) -> dict[int, int]:
-        """Rows of each table: a power of two, so that few different sizes are recorded."""
+        """Number of rows of each table, by width: powers of two, so that more edits can use the same program."""
         return {width: max(MIN_TABLE_ROWS, 1 << (len(t) - 1).bit_length()) for width, t in self._tables.items()}
 
     def sites(self) -> Sites:
@@ -179,7 +182,7 @@ class Edits:
         return Sites(self.config, self._kinds, self._rows)
 
     def states(self, sites: Sites) -> dict[str, Floats]:
-        """Returns the matrix of every state of these sites, by name."""
+        """Returns the matrix to upload to each state of these sites, by the name of the state."""
         found: dict[str, Floats] = {}
         for width, rows in sites.rows.items():
             for i, part in enumerate(("gain", "shift")):

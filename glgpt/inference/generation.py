@@ -1,4 +1,4 @@
-"""Streams generated token ids, or text once it is certain, up to a stop text."""
+"""Streams a generation as token ids, or as text in whole characters up to a stop text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 @dataclass
 class GenerationStats:
-    """Statistics of a generation; seconds are wall time, `stopped` is why it ended: tokens, eos or text.
+    """Statistics of a generation. Seconds are wall time.
 
-    `slides` counts how often the text outgrew the context and its later part was read again (`window_start`); those
-    tokens are included in `prefill_tokens`. `cached_tokens` of a chat's prompt were already in the caches. With
-    speculation, `checked_steps` of decoding checked `guessed_tokens` in all, of which `accepted_tokens` were right.
+    `stopped` is the reason for the end: "tokens" (the maximum number was reached), "eos" (an end token, or a constraint
+    that nothing can follow) or "text" (a stop text). `slides` counts how often the text outgrew the context and its
+    later part was read again (`window_start`); the tokens read again are included in `prefill_tokens`. `cached_tokens`
+    counts the tokens of a chat's prompt that were already in the caches. With speculation, `checked_steps` counts the
+    steps that checked guessed tokens, `guessed_tokens` counts the guesses, and `accepted_tokens` counts the correct
+    guesses.
     """
 
     prefill_tokens: int = 0
@@ -35,16 +38,16 @@ class GenerationStats:
     accepted_tokens: int = 0
 
     def slide(self, ids: list[int], token: int, context: int) -> None:
-        """Appends a token to `ids`, which fill the context, and drops their first tokens."""
+        """Appends `token` to `ids`, which fill the context, after dropping the first of them."""
         del ids[: window_start(len(ids) + 1, context)]
         ids.append(token)
         self.slides += 1
         self.prefill_tokens += len(ids)
 
 
-STOPS = "a text, or a list of texts"
-END = -1  # instead of a token: the text is complete
-# Takes the number of tokens still wanted; returns the next token or END, and True if the caches were refilled.
+STOPS = "a string, or a list of strings"
+END = -1  # returned instead of a token if the text is complete
+# Takes the number of tokens still wanted; returns (the next token or END, True if the caches were refilled).
 Next = Callable[[int], tuple[int, bool]]
 
 
@@ -57,9 +60,10 @@ def continuation(
     ready: Callable[[], None],
     following: Next,
 ) -> Iterator[int]:
-    """Yields up to `tokens` ids after `ids`, which grow, and slide if the context is full; stops at any of `ends`.
+    """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-    `ready` is called before each token, outside its measured time; `following` returns the token after `ids`.
+    If the context is full, drops the first tokens of `ids`. `ready` is called before each token, outside the token's
+    measured time; `following` returns the token after `ids`.
     """
     run.prefill_tokens = len(ids)
     for wanted in range(tokens, 0, -1):
@@ -93,7 +97,7 @@ class TokenStream(Iterator[int]):
 
 
 class StopText:
-    """Passes a stream of text through until one of `stops` appears in it; holds back text that may begin one."""
+    """Passes on a stream of text until one of `stops` appears in it; holds back text that may begin a stop text."""
 
     def __init__(self, stops: str | Sequence[str] | None) -> None:
         texts = [stops] if isinstance(stops, str) else [] if stops is None else items("stop", stops, STOPS)
@@ -103,13 +107,13 @@ class StopText:
         self.held, self.found = "", False
 
     def push(self, text: str) -> str:
-        """Adds text and returns what may be shown now; nothing once `found`."""
+        """Adds text and returns the text that may be shown now; returns "" after a stop text was `found`."""
         if self.found:
             return ""
         text, self.held = self.held + text, ""
         ends = [at for at in map(text.find, self.stops) if at >= 0]
         waiting = min((self._begun(text, stop) for stop in self.stops), default=len(text))
-        if ends and min(ends) <= waiting:  # no incomplete longer stop text begins before it
+        if ends and min(ends) <= waiting:  # no stop text that is still incomplete begins earlier
             self.found = True
             return text[: min(ends)]
         self.held = text[waiting:]
@@ -117,12 +121,12 @@ class StopText:
 
     @staticmethod
     def _begun(text: str, stop: str) -> int:
-        """Returns where the end of `text` may be the beginning of `stop`, or the length of `text` if it is not."""
+        """Returns where the longest ending of `text` starts that `stop` begins with (none: the length of `text`)."""
         most = min(len(stop) - 1, len(text))
         return len(text) - next(n for n in range(most, -1, -1) if text.endswith(stop[:n]))
 
     def flush(self) -> str:
-        """Returns the text held back when the stream ended."""
+        """Returns the text that was held back when the stream ended, up to a stop text in it."""
         text, self.held = self.held, ""
         ends = [at for at in map(text.find, self.stops) if at >= 0]
         self.found = self.found or bool(ends)
@@ -130,11 +134,10 @@ class StopText:
 
 
 class Generation(Iterator[str]):
-    """A continuation as text: iterate over it for pieces of whole characters, or take all of it with `read()`.
+    """A continuation as text: iterate over it for pieces of whole characters, or call `read()` for the whole text.
 
-    `ids` and `text` hold what was generated so far, `stats` the statistics, `sampling` the options that it was sampled
-    with; the same `seed` gives the same text.
-    Without a tokenizer the text is the ids, each preceded by a space.
+    `ids` and `text` hold the ids and the text generated so far, `stats` holds the statistics, and `sampling` holds the
+    options. The same `seed` gives the same text. Without a tokenizer, the text is the ids, each preceded by a space.
     """
 
     def __init__(
@@ -155,7 +158,7 @@ class Generation(Iterator[str]):
         return self.sampling.seed or 0
 
     def __next__(self) -> str:
-        piece = next(filter(None, self._pieces))  # a token may end inside a character, or begin a stop text
+        piece = next(filter(None, self._pieces))  # skips "": a token may end inside a character, or begin a stop text
         self.text += piece
         return piece
 

@@ -1,7 +1,8 @@
 """Interventions on a running model: ablating or scaling parts, steering, patching, replacing attention patterns.
 
-An intervention names a part of the model by the names of its activations (`h.3.attn`, `h.3.mlp`, `h.3`, or an
-activation such as `h.3.resid_post`) and becomes `Edit`s of activations, which a program applies (`edits`).
+An intervention names an activation (`h.3.resid_post`), or a part of the model by the beginning of the names of its
+activations (`h.3.attn`, `h.3.mlp`, `h.3`). It is converted to `Edit`s, linear maps of activations that a program
+applies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from glgpt.models.activations import PATTERN, Activation, in_block
 from glgpt.models.spec import ModelConfig
 
 MAX_FACTOR = 3e38  # fits into a float32
-PER_HEAD = ("heads", "cache", "scores", "pattern")  # kinds of activations
+PER_HEAD = ("heads", "cache", "scores", "pattern")  # kinds of activations that consist of heads
 
 
 class Intervention(ABC):
@@ -38,10 +39,10 @@ Interventions = Intervention | Iterable[Intervention]
 
 @dataclass(frozen=True)
 class Scale(Intervention):
-    """Multiplies what a part adds to the residual stream, or an activation, by `factor`.
+    """Multiplies an activation, or a part's contribution to the residual stream, by `factor`.
 
-    `name` is attention (`h.3.attn`), an MLP (`h.3.mlp`), both of a block (`h.3`), or an activation; `head` selects one
-    head of attention.
+    `name` is the attention of a block (`h.3.attn`), its MLP (`h.3.mlp`), both (`h.3`), or an activation; `head` selects
+    one attention head.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Scale(Intervention):
     head: int | None = None
 
     def edits(self, config: ModelConfig) -> list[Edit]:
-        """Returns one edit for each activation."""
+        """Returns one edit for each activation that `name` selects."""
         found = []
         for activation in _parts(config, self.name, self.head is not None):
             gain = np.where(_of_head(activation, self.head), np.float32(_factor(self.factor)), np.float32(1))
@@ -58,7 +59,7 @@ class Scale(Intervention):
 
 
 class Ablate(Scale):
-    """Sets what a part adds to the residual stream, or an activation, to zero. See `Scale`."""
+    """Sets an activation, or a part's contribution to the residual stream, to zero. See `Scale`."""
 
     def __init__(self, name: str, head: int | None = None) -> None:
         super().__init__(name, 0.0, head)
@@ -94,10 +95,10 @@ class Steer(Intervention):
 
 @dataclass(frozen=True, eq=False)
 class Patch(Intervention):
-    """Replaces an activation by `values`, in its natural shape (see `run_with_cache`), from position `first` on.
+    """Replaces an activation by `values` of its natural shape (see `run_with_cache`), from position `first` on.
 
-    Positions after the values are unchanged. For scores and patterns, `[n_head, T, T]`, `first` must be 0; scores above
-    the diagonal are ignored.
+    Positions after the values are unchanged. For scores and patterns, whose shape is `[n_head, T, T]`, `first` must be
+    0; scores above the diagonal are ignored.
     """
 
     name: str
@@ -124,7 +125,12 @@ class Patch(Intervention):
 
 @dataclass(frozen=True)
 class Attend(Intervention):
-    """Replaces an attention pattern: `pattern` is "uniform" (all tokens so far), "previous" or "first" (token)."""
+    """Replaces an attention pattern by `pattern`.
+
+    `name` is a pattern (`h.3.attn.pattern`) or the attention of a block (`h.3.attn`); `head` selects one head (None:
+    all). "uniform" attends to all tokens so far equally, "previous" attends to the previous token, and "first" attends
+    to the first token.
+    """
 
     name: str
     pattern: str
@@ -146,7 +152,7 @@ class Attend(Intervention):
 
 
 def edits_of(config: ModelConfig, interventions: Interventions) -> Edits:
-    """Returns the edits of all interventions, composed in order, for programs of the configuration's context.
+    """Returns the edits of all interventions, composed in order, for programs whose context is `config.context`.
 
     Raises GlgptError if an item is not an intervention, and for a part that the model lacks.
     """
@@ -163,7 +169,10 @@ def _factor(value: object) -> float:
 
 
 def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
-    """Returns the activations that a part's name selects. Raises GlgptError for none, or one without heads."""
+    """Returns the activations that a part's name selects.
+
+    Raises GlgptError if there are none, or if one has no heads and `by_head` is True.
+    """
     known, found = config.activations, list[Activation]()
     if isinstance(name, str) and name in known:
         found = [known[name]]
@@ -172,10 +181,10 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
         found = [a for a in inside if (a.kind == "heads" if by_head else a.added)]
     if not found:
         parts = dict.fromkeys(n.rpartition(".")[0] for n in known if "." in n)
-        raise GlgptError(f"{quoted(name)} is not a part of this model; parts are such as {', '.join(list(parts)[:3])}")
+        raise GlgptError(f"{quoted(name)} is not a part of this model; parts include {', '.join(list(parts)[:3])}")
     for a in found:
         if by_head and a.kind not in PER_HEAD:
-            raise GlgptError(f"{a.name} has no heads")
+            raise GlgptError(f"{a.name} has no heads; omit head")
     return found
 
 
@@ -192,5 +201,5 @@ def _of_head(activation: Activation, head: int | None) -> NDArray[np.bool_]:
 def _check_positions(config: ModelConfig, first: int, end: int) -> None:
     """Raises GlgptError for positions that the model does not have."""
     if not 0 <= first < end <= config.n_positions:
-        have = f"within the model's {config.n_positions}"
+        have = f"within the model's {config.n_positions} positions"
         raise GlgptError(f"positions {first} to {end - 1} are not {have}")

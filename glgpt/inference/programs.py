@@ -1,4 +1,9 @@
-"""The programs of a model: one to generate with, one to capture activations with, and loading weights into them."""
+"""Records the programs of a model, to generate text and to capture activations, and loads weights into them.
+
+A program consists of entries, which are named lists of passes. A state is a texture that keeps its contents from one
+entry to the next. A part is a range of blocks, with or without the embedding and the head (the final norm and the
+logits).
+"""
 
 from __future__ import annotations
 
@@ -26,22 +31,25 @@ from glgpt.program.weight_formats import WeightFormats
 
 Progress = Callable[[int, int], None]
 
-ROWS = 8  # rows of the entry that checks drafted tokens: it lists the logits of each
+ROWS = 8  # number of rows of the entry that checks guessed tokens
 
 
 def generation_program(
     config: ModelConfig, limits: Limits, kernel: Kernel, dtype: WeightFormats, part: Part | None = None
 ) -> Program:
-    """Records `prefill_N` (N tokens at pos.., logits of the row `row`) and `decode` (the token in `token` at pos).
+    """Records the entries `prefill_N`, `decode` and `prepare`, and entries that sample.
 
-    `prepare` must be played once the weights are loaded. The entries leave the best token in `token` and the logits in
-    the state `logits` `[1, vocab]`, which they list. `sample` and `sample_nucleus` (`ops.sample`) then draw a token
-    from them. Raises GlgptError if the device's limits do not allow it.
+    `prefill_N` reads N tokens from position `pos` on and computes the logits of row `row` of these; `decode` reads a
+    single token, in the state `token`, at position `pos`. Both write the likeliest next token to `token`; their output
+    is the state `logits`, of shape `[1, vocab]`. `sample` and `sample_nucleus` (`ops.sample`) then draw a token from
+    these logits. `prepare` must be played once the weights are loaded. Raises GlgptError if the device's limits do not
+    allow the program.
 
-    For a part of the model: without the embedding, `prefill_N` and `decode` take the hidden states `[N, n_embd]` in the
-    input `hidden.N` instead of ids; without the head they list `hidden`, those after its last block. An additional
-    entry `rows_8` runs eight rows, and with the head lists the logits of each, `[8, vocab]`; `best` leaves the best
-    token of the state `logits` in `token`.
+    For a part without the embedding, `prefill_N` and `decode` read the hidden states `[N, n_embd]` in the input
+    `hidden.N` instead of ids. For a part without the head, their output is `hidden`, the hidden states after the part's
+    last block. If the context has at least eight positions, a part also has the entry `rows_8`, which runs eight rows;
+    with the head, its output is the logits of each row, `[8, vocab]`, and the entry `best` writes the likeliest token
+    of the state `logits` to `token`.
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, part=part)
@@ -60,7 +68,7 @@ def generation_program(
 
 
 def edited_program(limits: Limits, kernel: Kernel, dtype: WeightFormats, sites: Sites) -> Program:
-    """Records `generation_program` with edits of activations, which stay unfused, in `decode` too."""
+    """Records the entries of `generation_program` with edits; `decode` then has a tensor for each activation."""
     rec = Recorder(limits)
     network = Network(rec, sites.config, kernel, dtype)
     network.edits = sites
@@ -71,13 +79,13 @@ def edited_program(limits: Limits, kernel: Kernel, dtype: WeightFormats, sites: 
 def record_generation(
     network: Network, tail: Network | None = None, sizes: Sequence[int] = SIZES, fused: bool = False
 ) -> tuple[int, ...]:
-    """Records the entries of `generation_program`, for those of `sizes` that fit.
+    """Records the entries of `generation_program`, with `prefill_N` for those of `sizes` that fit.
 
     Returns the chunk sizes, largest first; 1 (`decode`) is the last.
 
-    `tail`, a network of the head alone, adds the entry `head`, which finishes a token whose hidden state is in
-    `hidden.1`. If `fused`, products of a row that do not depend on each other, such as those of keys and values, share
-    a pass of `decode`, whose label lists their names.
+    `tail`, a network of the head alone, adds the entry `head`, which computes the next token from the hidden state in
+    `hidden.1`. If `fused`, matrix products of a row that do not depend on each other, such as those for keys and
+    values, share a pass of `decode`; the label of the pass lists the names of the products.
     """
     rec, last = network.rec, tail or network
     recorded = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits, sizes)
@@ -113,12 +121,12 @@ def fitting_program(
 ) -> Program:
     """Records the generation program of the model at `path`, or of a part, within `most` bytes of textures.
 
-    Raises GlgptError naming the model if it does not fit.
+    Raises GlgptError, naming the model, if the program does not fit.
     """
     try:
         program = generation_program(config, limits, kernel, dtype, part)
     except ValueError as error:  # includes GlgptError
-        raise GlgptError(f"{path}: this device cannot hold it: {error}") from error
+        raise GlgptError(f"{path}: this device cannot hold the model: {error}") from error
     needed = program.nbytes()
     if most is not None and needed > most:
         raise GlgptError(
@@ -144,10 +152,11 @@ def capture_program(
     part: Part | None = None,
     sites: Sites | None = None,
 ) -> Program:
-    """Records `logits_N` for N of `sizes`: N tokens at pos.., listing the logits of every row and these activations.
+    """Records an entry `logits_N` for each N of `sizes`.
 
-    The program has its own caches, so that capturing never disturbs a generation. For a part without the head, `hidden`
-    replaces the logits. `sites` are the places where activations are edited.
+    An entry reads N tokens from position `pos` on; its outputs are the logits of every row and the activations `names`.
+    The program has its own caches, so capturing never disturbs a generation. For a part without the head, `hidden`
+    replaces the logits. `sites` are the activations that can be edited.
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, names, part=part)
@@ -168,7 +177,7 @@ def record_capture(network: Network, entry: str, size: int) -> None:
 
 
 def own_bytes(program: Program) -> int:
-    """Returns the texture memory of a program in bytes without the weights, which it shares."""
+    """Returns the texture memory of a program in bytes, without the weights, which it shares with another program."""
     return program.nbytes(("state", "input", "scratch"))
 
 
@@ -178,10 +187,11 @@ def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
 
 
 class Parameters(Mapping[str, Floats]):
-    """Parameters by name, without the family's prefix, shaped as in a checkpoint; iterating reads none.
+    """Maps names to parameters, shaped as in a checkpoint; iterating over the names reads no parameter.
 
-    Each is read from its texture on access, as the float32 values the model computes with, which f16, q8 and q4 round.
-    Raises KeyError for a name that none of the players holds.
+    The names lack the prefix of the model family. Each parameter is read from its texture on access, as the float32
+    values that the model computes with; in f16, q8 and q4 these values are rounded. Raises KeyError for a name that
+    none of the players holds.
     """
 
     def __init__(self, players: Sequence[Player], config: ModelConfig) -> None:
@@ -210,9 +220,10 @@ class Parameters(Mapping[str, Floats]):
 
 
 def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | None = None) -> None:
-    """Uploads the parameters that the player's program uses and prepares it; calls `progress` with (bytes done, total).
+    """Uploads the parameters that the player's program uses, and plays `prepare`.
 
-    Raises GlgptError for a tensor that cannot be read, or that exceeds the format's range.
+    Calls `progress` with (bytes done, total bytes). Raises GlgptError for a tensor that cannot be read, or that exceeds
+    the format's range.
     """
     layouts = weight_layouts(player.program, checkpoint.config)
     total, done = sum(layout.nbytes for layout in layouts.values()), 0
@@ -227,7 +238,7 @@ def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | No
 
 
 def describe(program: Program) -> dict[str, Any]:
-    """Returns the number of passes of each entry, and texture memory in bytes by role."""
+    """Returns the number of passes of each entry, the number of shaders, and the texture bytes in total and by role."""
     return {
         "passes": {name: len(entry.passes) for name, entry in program.entries.items()},
         "shaders": len(program.shaders),

@@ -1,6 +1,7 @@
-"""Sampling: the device's scalars, and the reference implementation on the host.
+"""Samples tokens: computes the scalars (parameters of passes) for sampling on the device, and samples on the host.
 
-The device draws (`ops.sample`). If it cannot decide, `Sampler.choose` does, from the row of logits in float64.
+The device draws tokens (`ops.sample`). If it marks a draw as undecided, `Sampler.choose` draws the token on the host,
+from the row of logits, in float64.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from glgpt.inference.constraints.matcher import Matcher
 
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
 SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
-SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries
+SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries (named lists of passes) that draw a token
 MIN_TEMPERATURE = 1e-30  # below this temperature, float32 sampling is greedy
 MAX_MARGIN = 3e38  # a margin that excludes no logit
-REACHED = 1 - 2.0**-22  # factor for top-p and min-p: values that reach them exactly must do so in float32 too
+REACHED = 1 - 2.0**-22  # factor of top-p and min-p, so that a value equal to the limit reaches it in float32 too
 ON_HOST = 0xD1CE  # makes the host's random numbers differ from the device's
 
 
 def hash4(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Returns four pseudo-random 32-bit numbers from four, as `glsl/hash.glsl` does (pcg4d, Jarzynski & Olano 2020)."""
+    """Hashes four 32-bit numbers to four others, as `glsl/hash.glsl` does (pcg4d, Jarzynski & Olano 2020)."""
     most = 0xFFFFFFFF
     x, y, z, w = ((a * 1664525 + 1013904223) & most for a in v)
     for last in (False, True):
@@ -39,7 +40,7 @@ def hash4(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
 
 
 def draw_seed(seed: int) -> int:
-    """Returns the 32-bit seed for the device; every 32-bit word of a larger seed changes it."""
+    """Returns a 32-bit seed for the device, computed from all 32-bit words of `seed`, which may be larger."""
     found = 0
     while seed:
         found = (found * 0x9E3779B1 + seed) & 0xFFFFFFFF if found else seed & 0xFFFFFFFF
@@ -48,10 +49,10 @@ def draw_seed(seed: int) -> int:
 
 
 class Sampler:
-    """Chooses tokens as `SamplingOptions` say; without a seed in them it draws one.
+    """Chooses tokens with the given `SamplingOptions`; draws a seed if the options have none.
 
-    `matcher` follows the text if the options have a constraint; a decoder passes it each chosen token (`accept`).
-    `error` is why it could not follow.
+    If the options have a constraint, `matcher` tracks the text: a decoder passes each chosen token to `matcher.accept`.
+    `error` is the error that ended the text in a batch, if any.
     """
 
     def __init__(self, options: SamplingOptions, matcher: Matcher | None = None) -> None:
@@ -70,7 +71,7 @@ class Sampler:
         return self.options.adjusts
 
     def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
-        """Returns logits `[vocab]` after the text `ids`, with penalty, bias and constraint applied.
+        """Returns the logits `[vocab]` of the token after the text `ids`, with penalty, bias and constraint applied.
 
         Raises GlgptError if the model's logits are not finite.
         """
@@ -91,21 +92,21 @@ class Sampler:
 
     @property
     def greedy(self) -> bool:
-        """True if the choice is always the largest logit."""
+        """True if the token with the largest logit is always chosen."""
         return self.temperature < MIN_TEMPERATURE or self.top_k == 1
 
     @property
     def entry(self) -> str | None:
-        """Name of the entry that draws a token; None for greedy sampling, whose token is already there."""
+        """Name of the entry that draws a token; None if greedy: the state `token` holds the likeliest token."""
         if self.greedy:
             return None
         return SAMPLE if self.top_k is not None or self.top_p in (None, 1) else SAMPLE_NUCLEUS
 
     def scalars(self, step: int, vocab: int) -> dict[str, float]:
-        """Returns the scalars of that entry, to draw token `step` of this seed from `vocab` logits."""
+        """Returns the scalars with which `entry` draws token `step` of this seed from `vocab` logits."""
         k, p, temperature = self.top_k or 0, 1.0 if self.top_p is None else float(self.top_p), self.temperature
         if k and self.matcher:
-            k = min(k, int(self.matcher.allowed.sum()))  # the device counts on this many candidates
+            k = min(k, int(self.matcher.allowed.sum()))  # the device must find this many candidates
         seed = draw_seed(self.seed)
         return {
             "draw_seed": seed - (seed >> 31 << 32),  # as a signed number
@@ -128,7 +129,7 @@ class Sampler:
         weights = np.exp(scaled[order] - scaled[order[0]])
         if self.top_p is not None:  # the shortest list of best tokens that reaches top_p
             weights[int(np.searchsorted(np.cumsum(weights), self.top_p * weights.sum())) + 1 :] = 0
-        weights[weights < self.min_p] = 0  # the best one weighs 1
+        weights[weights < self.min_p] = 0  # the weight of the best token is 1
         out = np.zeros(len(logits))
         out[order] = weights / weights.sum()
         return out
@@ -136,7 +137,7 @@ class Sampler:
     def choose(self, logits: NDArray[np.floating], step: int = 0) -> int:
         """Draws token `step` of this seed from logits `[vocab]`.
 
-        Raises GlgptError if they are not finite; those of tokens that bias or constraint forbid may be -inf.
+        Raises GlgptError if a logit is not finite, except -inf for tokens that the bias or the constraint forbids.
         """
         if self.matcher:
             check_finite(logits[logits != -np.inf])
@@ -157,8 +158,9 @@ def check_finite(logits: NDArray[np.floating]) -> None:
 
 
 def nucleus_width(temperature: float, top_p: float, vocab: int) -> float:
-    """Returns how far below the largest logit to search for the end of the nucleus: a power of two.
+    """Returns a power of two: how far below the largest logit to search for the end of the nucleus.
 
-    All tokens below that together weigh less than 1 - top_p of the largest.
+    The nucleus is the shortest list of likeliest tokens whose probabilities add up to top_p. All tokens whose logits
+    are below this range together weigh less than 1 - top_p times the weight of the likeliest token.
     """
     return float(2.0 ** math.ceil(math.log2(temperature * math.log(2 * vocab / max(1 - top_p, 2**-24)))))

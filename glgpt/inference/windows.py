@@ -1,4 +1,7 @@
-"""Runs whole texts side by side without caches, for their logits or for the loss of each token."""
+"""Runs whole texts side by side, without KV caches, to compute their logits or the loss of each token.
+
+The programs have one entry, a named list of passes.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,21 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.program.weight_formats import WeightFormats
 
-MAX_TEXTS = 16
-MAX_BATCH_TOKENS = 2048  # enough to fill a GPU
-MAX_SOFTWARE_BATCH_TOKENS = 512  # on software GL
-MIN_PADDED_TOKENS = 16  # minimum tokens that a text is padded to
-MAX_LOGITS_BYTES = 1 << 28  # maximum for the logits of a batch
+MAX_TEXTS = 16  # maximum texts in a batch
+MAX_BATCH_TOKENS = 2048  # maximum tokens in a batch: enough to fill a GPU
+MAX_SOFTWARE_BATCH_TOKENS = 512  # maximum on software GL
+MIN_PADDED_TOKENS = 16  # texts are padded to at least this many tokens
+MAX_LOGITS_BYTES = 1 << 28  # maximum bytes of the logits of a batch
 
 
 def windows_program(
     config: ModelConfig, limits: Limits, kernel: Kernel, dtype: WeightFormats, texts: int, tokens: int, losses: bool
 ) -> Program:
-    """Records entry `read`: `texts` sequences of `tokens` ids (rows t * texts + text of `ids.N`) from position 0.
+    """Records the entry `read`, which runs `texts` sequences of `tokens` ids from position 0.
 
-    It lists `logits` `[tokens * texts, vocab]`. With `losses` it lists those of each row instead: -log of the
-    probability of its token in `targets`, or zero for a negative target.
+    Row t * texts + i of the input `ids.N`, where N = tokens * texts, is token t of sequence i. The output is `logits`,
+    of shape `[tokens * texts, vocab]`. With `losses`, the output is the loss of each row instead: -log of the
+    probability of the row's id in the input `targets`, or zero if this id is negative.
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, batch=Batch(texts))
@@ -46,20 +50,23 @@ def windows_program(
 
 
 class Windows:
-    """Runs many texts over the weights of a player, as many at once as fill the device."""
+    """Runs texts with the weights of a player, as many at once as fill the device.
+
+    `most` limits the bytes of all textures, those of the player included; None: no limit.
+    """
 
     def __init__(
         self, player: Player, config: ModelConfig, kernel: Kernel, dtype: WeightFormats, most: int | None
     ) -> None:
         self.main, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
-        self._known: dict[tuple[int, int, bool], Player] = {}  # by (texts, tokens, losses); holds one at most
+        self._known: dict[tuple[int, int, bool], Player] = {}  # by (texts, tokens, losses); at most one player
 
     def logits(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Returns the logits of every position of each text, `[T, vocab]`, which do not depend on the other texts."""
+        """Returns, for each text, the logits of every position, `[T, vocab]`; they do not depend on other texts."""
         return [found for _, found in self._read([(text, None) for text in texts])]
 
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
-        """Yields for each text -log of the probability of each token but the first, float32 `[T - 1]`."""
+        """Yields, for each text, -log of the probability of every token but the first, as float32 `[T - 1]`."""
         for _, found in self._read([(text[:-1], text[1:]) for text in texts]):
             yield found
 
@@ -84,10 +91,13 @@ class Windows:
                 yield first + i, rows[: len(given), i, 0] if losses else np.ascontiguousarray(rows[: len(given), i])
 
     def _player(self, texts: int, longest: int, losses: bool) -> tuple[Player, int, int]:
-        """Returns (player, texts of its batch, tokens of each) for `texts` texts of at most `longest` tokens."""
+        """Returns (player, texts in its batch, padded tokens of a text) for `texts` texts of up to `longest` tokens.
+
+        Raises GlgptError if a single text needs too much memory.
+        """
         most = largest_context(self.config, self.main.device.limits)
         tokens = min(most, max(MIN_PADDED_TOKENS, 1 << (longest - 1).bit_length()))
-        if losses:  # texts mostly have the same length: pad less
+        if losses:  # these texts mostly have the same length: pad less
             tokens = min(most, -(-longest // MIN_PADDED_TOKENS) * MIN_PADDED_TOKENS)
         size = min(MAX_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
         while True:
@@ -109,7 +119,7 @@ class Windows:
             return self._known[key], size, tokens
 
     def _room(self, tokens: int, losses: bool) -> int:
-        """Returns the maximum number of texts in a batch, a power of two."""
+        """Returns the maximum number of texts of `tokens` tokens in a batch, a power of two."""
         device = self.main.device
         rows = min(MAX_SOFTWARE_BATCH_TOKENS if device.software else MAX_BATCH_TOKENS, device.limits.max_texture_size)
         rows = min(rows, MAX_LOGITS_BYTES // (4 * self.config.vocab_size))
@@ -117,7 +127,7 @@ class Windows:
 
     @property
     def nbytes(self) -> int:
-        """Current texture memory in bytes, without the model's own."""
+        """Current texture memory in bytes, without the weights, which belong to the model's player."""
         return sum(own_bytes(player.program) for player in self._known.values())
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
-"""Inspection and evaluation of models: dumps of activations as pictures, comparison with references, loss on a text.
+"""Inspects and evaluates models: draws activations, compares models with references, computes the loss on a text.
 
-The entry points are `dump`, `compare`, `evaluate`, `measure_cost` (the cost of a storage format) and `describe` (the
-memory a model needs). Depends on `glgpt.inference` and, for pictures, on `glgpt.plots`.
+The entry points are `dump`, `compare`, `evaluate`, `measure_cost` (the error of a number format) and `describe` (the
+devices, and the memory that a model needs). The package depends on `glgpt.inference` and, for pictures, on
+`glgpt.plots`.
 """

@@ -1,4 +1,7 @@
-"""Compares a model with a reference: the logits of each position, then every activation in order."""
+"""Compares a model with a reference: the logits of each position, then every activation in order.
+
+A case is a sequence of tokens with the arrays of the reference for it.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 
 @dataclass(frozen=True)
 class Worst:
-    """The comparison of an array with its reference: the value furthest off, and the array's errors.
+    """The comparison of an array with its reference: the errors of the array, and its worst value.
 
-    `error` is the absolute error of that value, `relative` the relative error of the array, and `excess` the error as
-    a multiple of the tolerance.
+    `index`, `ours`, `reference` and `error` (absolute) belong to the value whose error is largest relative to the
+    tolerance. `relative` is the relative error of the array, and `excess` is the array's error as a multiple of the
+    tolerance.
     """
 
     name: str
@@ -54,7 +58,7 @@ def worst_of(name: str, ours: np.ndarray, reference: np.ndarray, tolerance: Tole
 
 @dataclass
 class CaseResult:
-    """The comparison of one sequence."""
+    """The result of comparing one sequence."""
 
     name: str
     tokens: int
@@ -62,11 +66,11 @@ class CaseResult:
     kl: list[float]  # KL(reference || glgpt) in nats, for each position
     kl_limit: float  # limit for the mean of `kl`
     top1: list[bool]  # for each position, True if the likeliest tokens are the same
-    worst: Worst  # of the logits
+    worst: Worst  # the comparison of the logits
     greedy: tuple[int, int] | None = None  # (greedy tokens that agree from the start, all greedy tokens)
     activations: list[Worst] = field(default_factory=list)  # in the order of computation
     greedy_counts: bool = True  # True: the greedy tokens must agree
-    tie: bool = False  # the first greedy token that differs is as likely as the reference's, within the tolerance
+    tie: bool = False  # True: the first greedy token that differs is as likely as the reference's, within the tolerance
 
     @property
     def first_off(self) -> Worst | None:
@@ -87,7 +91,10 @@ class CaseResult:
 
 
 def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations: bool = False) -> CaseResult:
-    """Runs one case and compares the logits; with `activations`, also every activation that the reference has."""
+    """Runs one case and compares the logits; with `activations`, also compares every activation in the reference.
+
+    Raises GlgptError if the reference has an unknown activation or another shape.
+    """
     known = list(model.config.activations)
     unknown = sorted(set(case.arrays) - set(known))
     if unknown:
@@ -119,7 +126,11 @@ def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations:
 
 
 def _greedy(model: LanguageModel, case: Case, tolerance: Tolerance) -> tuple[tuple[int, int] | None, bool]:
-    """Returns (greedy tokens that agree, all greedy tokens), and whether the first one that differs is a tie."""
+    """Returns (greedy tokens that agree from the start, all greedy tokens), and True if the next token is a tie.
+
+    A tie means that the model's token and the reference's are equally likely within the tolerance. The pair is None if
+    the case has no greedy tokens.
+    """
     if case.greedy is None:
         return None, False
     start = shared_start(case.tokens, case.greedy)

@@ -20,8 +20,8 @@ from glgpt.system.files import holds_manifest, staged_folder, written_whole
 from glgpt.system.outputs import output_folder
 
 GROUPS = ("attention", "hidden", "logits")
-MASKED = -1e29  # scores up to this are masked (future positions)
-TOP, PAGE = 8, 48  # pictures of predictions show this many ranks, and this many positions on a page
+MASKED = -1e29  # scores at or below this value are masked (future positions)
+TOP, PAGE = 8, 48  # maximum ranks and maximum positions in a picture of predictions
 
 
 def parse_range(text: str | None, count: int, what: str) -> list[int]:
@@ -87,7 +87,7 @@ class Dump:
         plots.contact_sheet(patterns, self.layers, self.heads, self.subtitle, path)
 
     def hidden(self) -> None:
-        """Draws the residual stream: its length through the model, and each block's output."""
+        """Draws the residual stream after the embedding and after each block: its L2 norms, then its values."""
         from glgpt.plots import activations as plots
 
         names = [EMBED, *(in_block(i, RESID_POST) for i in self.layers)]
@@ -119,7 +119,7 @@ class Dump:
             plots.top_predictions(probabilities[here], words[here], right[here], self.labels[here], title, path)
 
     def named(self, names: Sequence[str]) -> None:
-        """Draws a heat map of each activation, or one for each head if it has heads."""
+        """Draws a heat map of each of these activations; for an activation with heads, one for each chosen head."""
         if not names:
             return
         _, cache = self.model.run_with_cache(self.ids, names)
@@ -166,10 +166,11 @@ class Dump:
 
 
 def texel_image(texels: np.ndarray, fmt: Format, floor: float | None = None) -> tuple[np.ndarray, float, float]:
-    """Converts texels [layers, height, width, 4] to bytes [height, layers * width, 4].
+    """Converts texels [layers, height, width, 4] to an RGBA picture, with layers side by side.
 
-    Returns the bytes and the values at 0 and 255. Column tiles that share texels are drawn next to each other. Values
-    up to `floor` are black and do not count for the range.
+    Returns the bytes [height, n * width, 4], where n is the number of layers times the number of column tiles that
+    share a texel, and the values that bytes 0 and 255 stand for. Column tiles that share texels are drawn next to each
+    other. Values at or below `floor` become 0 and do not affect the range.
     """
     if fmt.texture == "float" and texels.dtype == np.uint32:  # bits of floats, if the device cannot render floats
         texels = np.ascontiguousarray(texels).view(np.float32)
@@ -193,7 +194,7 @@ def dump(
     raw: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Writes the pictures that `what` names and `manifest.json` to the folder `out`; returns the manifest.
+    """Writes pictures, selected by `what`, and `manifest.json` to the folder `out`; returns the manifest.
 
     `what` lists groups (`attention`, `hidden`, `logits`) and names of activations, with wildcards (`h.*.mlp.act`). All
     files appear together when the last one is drawn. If `out` holds an earlier dump, files of the same names are

@@ -31,7 +31,7 @@ class Evaluation:
 def evaluate(
     model: LanguageModel, text: str, window: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
-    """Predicts every token of `text` except the first, each once.
+    """Returns a model's mean loss over every token of `text` except the first; each token is predicted once.
 
     The text is read in consecutive windows of `window` tokens (default: the model's context); the context of a token is
     the part of its window that precedes it. `bits_per_byte` divides the total loss by the bytes of the text. Raises
@@ -54,7 +54,10 @@ def evaluate(
 
 
 def ids_and_window(model: LanguageModel, text: str, window: int | None) -> tuple[NDArray[np.int64], int]:
-    """Returns the ids of a text and the tokens of a window; raises GlgptError if they cannot be evaluated."""
+    """Returns the ids of a text, and the number of tokens in a window (default: the model's context).
+
+    Raises GlgptError if the model has no tokenizer, the window is out of range or the text has fewer than 2 tokens.
+    """
     if model.tokenizer is None:
         raise GlgptError(f"{model.name} has no tokenizer, so text cannot be evaluated; add vocab.json and merges.txt")
     window, most = model.context if window is None else window, model.max_context

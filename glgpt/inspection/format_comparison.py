@@ -1,4 +1,4 @@
-"""Compares the predictions of a model in one format with those in another, on a text."""
+"""Compares the predictions of a model in one number format (such as q8) with those in another format, on a text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from glgpt.program.tolerance import kl_divergence
 
 @dataclass(frozen=True)
 class Comparison:
-    """Measures how far a format's predictions are from another's, over all tokens of a text except the first.
+    """The difference between predictions in `dtype` and in `compared_to`, over all tokens of a text but the first.
 
-    `nats_per_token` is the loss in the format and `compared_nats` that in the other. `kl` is the mean KL divergence
-    from the other's predictions, in nats per token. `agreement` is the share of tokens at which the most likely next
-    token is the same.
+    `nats_per_token` is the loss in `dtype`, and `compared_nats` is the loss in `compared_to`. `kl` is the mean KL
+    divergence from the predictions in `compared_to`, in nats per token. `agreement` is the share of tokens at which the
+    likeliest next token is the same in both.
     """
 
     dtype: str
@@ -39,9 +39,11 @@ def compare_formats(
     window: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Compares `model` with `other`, the same model in another format, in consecutive windows of `window` tokens.
+    """Compares `model` with `other`, the same model in another format, on `text`.
 
-    Raises GlgptError for what `evaluate` refuses.
+    The text is read in consecutive windows of `window` tokens (default: the model's context).
+
+    Raises GlgptError as `evaluate` does.
     """
     ids, window = ids_and_window(model, text, window)
     predicted = len(ids) - 1

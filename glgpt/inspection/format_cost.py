@@ -1,4 +1,4 @@
-"""Measures how far the predictions of a narrow format are from those of f32, and caches the result for each model."""
+"""Measures how far predictions in a format such as q4 are from those in f32; caches the result for each model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 WINDOW = 256  # maximum tokens of the text
-MIN_TOKENS = 16  # minimum tokens of the text; if the tokenizer can encode only fewer, the model generates a text
-SPARE = 1.2  # memory needed in f32 relative to the weights: caches, scratch and logits add to them
+MIN_TOKENS = 16  # minimum tokens of the text; if the tokenizer can encode fewer of it, the model generates a text
+SPARE = 1.2  # memory needed in f32, as a multiple of the f32 weights: caches and activations need memory too
 VERSION = 1  # of the cached costs
-MAX_CACHE_BYTES = 1 << 20  # maximum bytes of the cache file: thousands of models
+MAX_CACHE_BYTES = 1 << 20  # maximum bytes of the cache file; enough for thousands of models
 
 # Plain prose with names, numbers and quotation marks, as a sample of typical prompts.
 TEXT = """\
@@ -42,7 +42,7 @@ them since the new lock was opened, but the fishermen think that there are more 
 
 @dataclass(frozen=True)
 class FormatCost:
-    """The mean KL divergence from f32's predictions, in nats per token, over this many tokens."""
+    """The mean KL divergence from f32's predictions, in nats per token, over `tokens` tokens."""
 
     kl: float
     tokens: int
@@ -74,10 +74,10 @@ def measure_cost(
     settings: DeviceSettings | None = None,
     **options: Any,
 ) -> FormatCost:
-    """Compares a format with f32 on an English text, or on one that the model generates, and caches the result.
+    """Compares a format with f32 on an English text, or on a text that the model generates; caches the result.
 
     `model` is the checkpoint in this format, if it is already loaded. `options` are those of `LanguageModel`. Raises
-    NotMeasuredError if f32 does not fit into memory.
+    NotMeasuredError if the model cannot run in f32, for example because it does not fit into memory.
     """
     settings = settings or DeviceSettings()
     short = checkpoint.shortened(min(WINDOW, model.max_context if model else WINDOW))
@@ -116,7 +116,7 @@ def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:
 
 
 def _ids(plain: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
-    """Encodes `TEXT` without the characters that the tokenizer lacks; if few tokens are left, generates a text."""
+    """Encodes `TEXT` without the characters that the tokenizer lacks; generates a text if the rest is too short."""
     most = plain.config.n_positions
     if tokenizer:
         known = {c for c in set(TEXT) if _encodes(tokenizer, c)}

@@ -22,10 +22,10 @@ def describe(
     max_texture_memory: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Returns all devices, the chosen one with its limits and kernels, and the texture memory that `model` would need.
+    """Returns all devices, the chosen device's limits and kernels, and the texture memory that `model` would need.
 
     `options` are the fields of `DeviceSettings`. The model's files are checked, but its weights are not loaded. Raises
-    the same GlgptError as opening the model.
+    GlgptError as loading the model does.
     """
     settings = DeviceSettings(**options)
     chosen, choice = settings.open()

@@ -27,7 +27,7 @@ def _holds_logits(file: Path) -> bool:
 
 
 def save_logits(model: LanguageModel, ids: Sequence[int], path: Path) -> tuple[int, ...]:
-    """Writes `tokens` int32 [T] and `logits` float32 [T, vocab]; returns the shape of the latter."""
+    """Writes `tokens` int32 [T] and `logits` float32 [T, vocab]; returns the shape of the logits."""
     logits = model.logits(ids)
     with written_whole(path) as file:
         np.savez_compressed(file, tokens=np.asarray(ids, np.int32), logits=logits)

@@ -22,21 +22,21 @@ from glgpt.system.files import open_regular
 
 @dataclass
 class Case:
-    """One sequence: its token ids and the arrays of a reference by dotted name, of which `logits` is required."""
+    """One sequence: its token ids, and the arrays of a reference by dotted name; `logits` is required."""
 
     name: str
     tokens: list[int]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    greedy: list[int] | None = None  # some first tokens and their greedy continuation
+    greedy: list[int] | None = None  # the first of `tokens`, followed by their greedy continuation
 
 
 def load_reference(path: str | Path) -> list[Case]:
-    """Reads the cases of a `.npz`: `tokens`, `logits`, `greedy` and dotted names.
+    """Reads the cases of a `.npz`: the arrays `tokens`, `logits`, `greedy`, and activations by dotted name.
 
-    If there are several cases, the names of their arrays are prefixed with `0.`, `1.` and so on. `attention`
-    [layer, head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into dotted
-    names. A `greedy` without a number belongs to the case with which it shares the most first tokens. Raises GlgptError
-    for a file, an array or a shape that cannot be compared.
+    If there are several cases, the names of their arrays are prefixed with `0.`, `1.` and so on. `attention` [layer,
+    head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into arrays with
+    dotted names. A `greedy` without a number belongs to the case with which it shares the most first tokens. Raises
+    GlgptError for a file, an array or a shape that cannot be compared.
     """
     stored, file = _stored(path), quoted(path, 300)
     groups: dict[str, dict[str, np.ndarray]] = {}
@@ -57,7 +57,7 @@ def load_reference(path: str | Path) -> list[Case]:
 
 
 def _stored(path: str | Path) -> dict[str, np.ndarray]:
-    """Reads all arrays of the file by name. Raises GlgptError if there are none or one does not hold numbers."""
+    """Reads all arrays of the file by name. Raises GlgptError if there are none or an array does not hold numbers."""
     name = quoted(path, 300)
     try:
         with open_regular(Path(path)) as opened:

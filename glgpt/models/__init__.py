@@ -1,7 +1,7 @@
-"""Defines the models: one decoder, whose variants are data, and the families that choose among them.
+"""Defines the models: one decoder, described by data, and the families that choose its variants.
 
-`spec` describes a decoder, `network` records it with `ops`, and `families` has the description of each family. The
-package reads no files.
+`spec` describes a decoder, `network` records its passes with `ops`, and `families` has the description of each model
+family, such as Llama. The package reads no files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glgpt.models.families import FAMILIES, config_class
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.spec import ModelConfig
 
-DEFAULT = GPT2Config.model_type  # family of models trained from fresh weights
+DEFAULT = GPT2Config.model_type  # family of models that are trained from the beginning
 
 
 def default() -> ModelConfig:
@@ -23,7 +23,7 @@ def default() -> ModelConfig:
 
 
 def families() -> list[str]:
-    """Returns the names of all families."""
+    """Returns the names of all families, sorted."""
     return sorted(FAMILIES)
 
 
@@ -36,14 +36,14 @@ def family(name: Any) -> type[ModelConfig]:
 
 
 def from_dict(config: Mapping[str, Any]) -> ModelConfig:
-    """Reads a parsed `config.json` of any family. Raises GlgptError for another architecture or a bad field."""
+    """Reads a parsed `config.json` of any family. Raises GlgptError for an unknown architecture or a bad field."""
     return family(config.get("model_type")).from_dict(config)
 
 
 def from_fields(fields: Mapping[str, Any]) -> ModelConfig:
-    """Returns the configuration with these `ModelConfig.fields`.
+    """Returns the configuration that has these fields, as `ModelConfig.fields` returns them.
 
-    Raises GlgptError for a missing or unknown family, and TypeError for other fields.
+    Raises GlgptError if the family (`model_type`) is missing or unknown, and TypeError for unknown fields.
     """
     own = {name: value for name, value in fields.items() if name != "model_type"}
     return family(fields.get("model_type"))(**own)

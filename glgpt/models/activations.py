@@ -1,4 +1,7 @@
-"""Names the activations of a model, alike for every family, and describes their matrices in textures."""
+"""Names the activations of a model, with the same names for every family, and describes their matrices in textures.
+
+The natural shape of an activation is the shape without padding that users see, such as `[heads, T, d_head]` for keys.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ FIRST_NORM, SECOND_NORM = "ln_1", "ln_2"  # in each block
 Q, K, V, QKV, Z = "attn.q", "attn.k", "attn.v", "attn.qkv", "attn.z"
 SCORES, PATTERN, ATTN_OUT = "attn.scores", "attn.pattern", "attn.out"
 PRE, GATE, UP, ACT, MLP_OUT = "mlp.pre", "mlp.gate", "mlp.up", "mlp.act", "mlp.out"
-PROJECTED, HIDDEN_OUT = "attn.projected", "mlp.projected"  # before a norm of what a part adds to the stream
+PROJECTED, HIDDEN_OUT = "attn.projected", "mlp.projected"  # outputs of attention and MLP before the norm after them
 RESID_MID, RESID_POST = "resid_mid", "resid_post"
 
 
 def in_block(layer: int | str, name: str) -> str:
-    """Returns the dotted name of an activation of one block, such as `h.0.attn.pattern`, in every family."""
+    """Returns the full name of an activation of one block: `h.0.attn.pattern` for layer 0 and `attn.pattern`."""
     return f"h.{layer}.{name}"
 
 
@@ -32,12 +35,13 @@ def part_of(name: str) -> str:
     return re.sub(r"^h\.\d+\.", "", name)
 
 
-DIMS = {"scores": "head, T, T", "pattern": "head, T, T", "cache": "head, T, d_head"}  # other kinds: T, width
+# Natural shapes by `Activation.kind`; other kinds have "T, width".
+DIMS = {"scores": "head, T, T", "pattern": "head, T, T", "cache": "head, T, d_head"}
 PER_HEAD = {Q: "cache", K: "cache", V: "cache", SCORES: "scores", PATTERN: "pattern"}
 
 
 def dims_of(name: str) -> str:
-    """Returns a description of an activation's natural shape, for arrays without a model."""
+    """Returns a description of an activation's natural shape, from its name alone."""
     return DIMS.get(PER_HEAD.get(part_of(name), ""), "T, width")
 
 
@@ -46,48 +50,49 @@ Kind = Literal["rows", "heads", "cache", "scores", "pattern"]
 
 @dataclass(frozen=True)
 class Activation:
-    """One named activation and its place in its matrix.
+    """One named activation and its place in the matrix that a texture holds.
 
-    `kind` is `rows` (a row for each token), `heads` (the same with each head padded to whole texels), `cache` (a row
-    for each position with padded heads), or `scores` and `pattern` (rows are token * heads + head and columns are
-    keys). `width` is the number of values of a row, or of a head if `kind` is `heads` or `cache`.
+    `kind` is `rows` (the matrix has a row for each token), `heads` (a row for each token, with each head padded to
+    whole texels), `cache` (a row for each position of the context, with padded heads), or `scores` or `pattern` (row
+    token * heads + head has a column for each key). `width` is the number of values in a row, or in a head if `kind` is
+    `heads` or `cache`.
     """
 
     name: str
     kind: Kind
     width: int
     heads: int = 1
-    window: int = 0  # keys that a row of scores has; 0: all up to its position
+    window: int = 0  # number of keys to which a row of scores is limited; 0: all keys up to its position
 
     @property
     def layer(self) -> int | None:
-        """The block it is in; None outside the blocks."""
+        """Returns the number of its block; None for an activation outside the blocks."""
         block = re.match(r"h\.(\d+)\.", self.name)
         return int(block[1]) if block else None
 
     @property
     def added(self) -> bool:
-        """True if a block adds it to the residual stream; such names end in `.out` in every family."""
+        """True if a block adds the activation to the residual stream; the names of such activations end in `.out`."""
         return self.layer is not None and self.name.endswith(".out")
 
     @property
     def row_width(self) -> int:
-        """Number of values of a row without padding, including all heads that are side by side."""
+        """Returns the number of values in a row without padding, including all heads that are side by side."""
         return self.width * (self.heads if self.kind in ("heads", "cache") else 1)
 
     @property
     def square(self) -> bool:
-        """True if its columns are tokens too."""
+        """True if the columns of its matrix are tokens too."""
         return self.kind in ("scores", "pattern")
 
     @property
     def per_head(self) -> bool:
-        """True if its natural shape begins with the heads."""
+        """True if the first axis of its natural shape is the heads."""
         return self.square or self.kind == "cache"
 
     @property
     def dims(self) -> str:
-        """A description of its natural shape: `head, T, T`, `head, T, d_head` or `T, width`."""
+        """Returns a description of its natural shape: `head, T, T`, `head, T, d_head` or `T, width`."""
         return DIMS.get(self.kind, "T, width")
 
     def shape(self, tokens: int) -> tuple[int, ...]:
@@ -97,9 +102,11 @@ class Activation:
         return (self.heads, tokens, self.width) if self.kind == "cache" else (tokens, self.row_width)
 
     def natural(self, matrix: Floats, start: int, valid: int, total: int) -> Floats:
-        """Returns rows of tokens start .. start + valid - 1 of `total`, in the natural shape without padding.
+        """Returns the values of `valid` tokens from `start` on, in the natural shape without padding.
 
-        Scores and patterns become `[heads, valid, total]`, caches `[heads, valid, d_head]`, others `[valid, width]`.
+        `matrix` is the matrix in the texture; its first row is for token `start`, or for position 0 if it is a cache.
+        `total` is the number of tokens so far. Scores and patterns become `[heads, valid, total]`, with -inf for scores
+        of keys to which a token does not attend; caches become `[heads, valid, d_head]`, and others `[valid, width]`.
         """
         cube: Floats
         if self.square:
@@ -120,7 +127,7 @@ class Activation:
 
 
 def activation_table(config: ModelConfig) -> dict[str, Activation]:
-    """Returns every activation, in order of computation."""
+    """Returns every activation by its name, in order of computation."""
     c, row = config, ("rows", config.n_embd)
     heads, kv = (c.d_head, c.n_head), (c.d_head, c.n_kv_head)
     square, inner = (c.n_positions, c.n_head), ("rows", c.d_inner)

@@ -33,12 +33,16 @@ PARTS = {"q": Q, "k": K, "v": V}
 
 
 def inputs(config: ModelConfig) -> tuple[str, ...]:
-    """Returns the roles of the linear layers that make queries, keys and values."""
+    """Returns the roles (keys of `ModelConfig.tensors`) of the linear layers that make queries, keys and values."""
     return ("qkv",) if "qkv" in config.tensors else ("q", "k", "v")
 
 
 def prefill(net: Network, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
-    """Records the attention of block i for t tokens of each sequence; returns the residual stream after it."""
+    """Records the attention of block i for t tokens of each sequence; returns the residual stream after attention.
+
+    x is the residual stream, and `normed` is the layout of its norm. If attention and MLP are parallel, returns only
+    what attention adds to the stream.
+    """
     c, n = net.config, net.batch.size
     a = net.keep(net.norm(x, in_block(i, FIRST_NORM), normed)) if c.norm_before else x  # (t, C)
     q, k, v = _heads(net, a, i, t)
@@ -47,13 +51,13 @@ def prefill(net: Network, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
         ops.attend(net.rec, p, v, ops.AttentionRows(t, c.n_head, batch=n), in_block(i, Z), net.dtype, c.group)
     )  # (t, C)
     out, total = in_block(i, ATTN_OUT), in_block(i, RESID_MID)
-    if c.parallel:  # the MLP's part adds the sum to the stream
+    if c.parallel:  # `mlp.prefill` adds this to the stream
         return net.drop(net.keep(net.matmul(z, c.tensor("o", i), out)), 3 * i + 2)
     return net.add_linear(x, z, c.tensor("o", i), out, total, 3 * i + 2)
 
 
 def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
-    """Returns queries, keys and values of block i for the normed rows a."""
+    """Records and returns queries, keys and values of block i for the normed rows a."""
     c, rec, outs = net.config, net.rec, [net.heads_of(i, part, t) for part in PARTS]
     if "qkv" in c.tensors:
         qkv = net.matmul(a, c.tensor("qkv", i), in_block(i, QKV))  # (t, 3 C)
@@ -71,12 +75,12 @@ def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
 
 
 def _plain(config: ModelConfig) -> bool:
-    """True if packed queries, keys and values are copied to their places unchanged."""
+    """True if queries, keys and values from one product are copied to the caches without norms or rotation."""
     return config.positions == "absolute" and config.group == 1 and not config.qk_norm
 
 
 def _firsts(config: ModelConfig, outs: Sequence[Tensor]) -> list[int]:
-    """Returns the texel of a product's columns at which queries, keys and values begin."""
+    """Returns the texel columns at which queries, keys and values begin in their product; 0 in separate products."""
     if "qkv" not in config.tensors:
         return [0, 0, 0]
     widths = [out.cols // 4 for out in outs]
@@ -88,7 +92,7 @@ def _rotation(config: ModelConfig, i: int, part: str) -> ops.Rotation:
 
 
 def _normed(net: Network, heads: ops.HeadColumns, i: int, part: str, name: str) -> ops.HeadColumns:
-    """Returns the heads with the norm of queries or keys, if the model has one."""
+    """Returns the heads with the norm of queries or keys, if the model has one, otherwise unchanged."""
     c = net.config
     if not c.qk_norm or part == "v":
         return heads
@@ -105,7 +109,7 @@ def limits_of(config: ModelConfig, i: int) -> ops.ScoreLimits:
 
 
 def _pattern(net: Network, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
-    """Returns the pattern of block i for t tokens of each sequence, `[t n_head, keys]`."""
+    """Records and returns the pattern of block i for t tokens of each sequence, `[t * n_head, keys]`."""
     c, n, scores, pattern = net.config, net.batch.size, in_block(i, SCORES), in_block(i, PATTERN)
     rows = ops.AttentionRows(t, c.n_head, c.scale(i), n, limits_of(c, i), _drawn_keys(net, scores, t))
     s = net.keep(ops.scores(net.rec, q, k, rows, tile_rows, scores, to_position=_ends_at_position(net, scores)))
@@ -114,14 +118,15 @@ def _pattern(net: Network, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int)
 
 
 def _ends_at_position(net: Network, name: str) -> bool:
-    """True if values of an attention activation past the row's own position are never read."""
+    """True if nothing reads the values that an attention activation has for keys after the row's own position."""
     return net.cached and net.edits is None and name not in net.names
 
 
 def _drawn_keys(net: Network, name: str, t: int) -> int:
-    """Returns the `Window.keys` of an attention activation of t positions.
+    """Returns `Window.keys` for an attention activation of t positions; 0 to draw all keys.
 
-    Values that are never read are not drawn on software OpenGL, which would shade each. A GPU has fragments to spare.
+    On software OpenGL, values that are never read are not drawn, since shading them takes time. A GPU draws all of
+    them.
     """
     return t if net.kernel.suits_software and _ends_at_position(net, name) else 0
 
@@ -129,7 +134,8 @@ def _drawn_keys(net: Network, name: str, t: int) -> int:
 def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
     """Records the attention of block i for one row at position pos, or for one row of each text.
 
-    Returns the residual stream after it, ready for the norm of the MLP unless attention and MLP are parallel.
+    Returns the row of the residual stream after attention. It is prepared for the norm before the MLP, unless attention
+    and MLP are parallel.
     """
     c, rec = net.config, net.rec
     q, k, v = caches = [net.cache(i, part) for part in PARTS]
@@ -151,7 +157,10 @@ def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
 
 
 def _place_heads(net: Network, heads: Mapping[str, ops.HeadColumns], caches: Sequence[Tensor], i: int) -> None:
-    """Records the heads of one row, or of one row of each text, rotated and written to the caches."""
+    """Records passes that rotate queries and keys and write q, k and v to the caches.
+
+    `heads` are those of one row, or of one row of each text.
+    """
     rec, rotations, batch = net.rec, {part: _rotation(net.config, i, part) for part in PARTS}, net.rows or 1
     (q, k, v), together = caches, ops.can_copy(heads["k"], heads["v"])
     one_pass = net.places_heads_together and not net.rows
@@ -164,7 +173,7 @@ def _place_heads(net: Network, heads: Mapping[str, ops.HeadColumns], caches: Seq
 
 
 def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:
-    """Returns the scores of block i of the one query, or of one query of each text."""
+    """Records and returns the scores of block i for the one query, or for one query of each text."""
     n_head, scale, name, limits = net.config.n_head, net.config.scale(i), in_block(i, SCORES), limits_of(net.config, i)
     if net.rows:
         return ops.scores_rows(net.rec, q, k, n_head, scale, name, net.rows, limits)

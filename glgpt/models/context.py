@@ -1,4 +1,4 @@
-"""Chooses the context of a model: how many of its `n_positions` the caches hold."""
+"""Chooses the context of a model: for how many of its `n_positions` the caches of keys and values are allocated."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ DEFAULT_CONTEXT = 2048  # initial context of a model with more positions, if non
 
 
 def largest_context(config: ModelConfig, limits: Limits) -> int:
-    """Returns the maximum number of positions that a device's caches can hold: each needs a row of texels."""
+    """Returns the maximum number of positions that a device's caches can hold; each position needs a row of texels."""
     return min(config.n_positions, limits.max_texture_size)
 
 
 def first_context(config: ModelConfig, limits: Limits, given: int | None = None) -> int:
-    """Returns the positions to allocate caches for: `given`, or else the model's, at most DEFAULT_CONTEXT.
+    """Returns the number of positions to allocate caches for at first.
 
-    Raises ArgumentError if the model or the device does not have the given number.
+    This is `given`; if that is None, it is the largest context, limited to DEFAULT_CONTEXT. Raises ArgumentError if
+    `given` is not a positive integer, or is more than the model or the device supports.
     """
     largest = largest_context(config, limits)
     if given is None:
@@ -31,5 +32,8 @@ def first_context(config: ModelConfig, limits: Limits, given: int | None = None)
 
 
 def grown_context(config: ModelConfig, limits: Limits, needed: int) -> int:
-    """Returns the positions to allocate caches for if `needed` are used: a power of two, to limit reallocation."""
+    """Returns the number of positions to allocate caches for if `needed` positions are used.
+
+    This is a power of two, so that caches are rarely allocated again, or the largest context if that is smaller.
+    """
     return min(largest_context(config, limits), 1 << max(0, needed - 1).bit_length())

@@ -1,4 +1,4 @@
-"""Records the second part of a block: the MLP, plain or gated."""
+"""Records the second part of a block, the MLP: down(act(up)) if it is plain, down(act(gate) * up) if it is gated."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from glgpt.models.network import DecodedRow, Network
     from glgpt.models.spec import ModelConfig
 
-KEPT_PER_LAYER = 4 << 20  # bytes of hidden values that an f16 backward pass stores; larger ones are recomputed
+KEPT_PER_LAYER = 4 << 20  # maximum bytes of a hidden layer that training in f16 stores; a larger one is recomputed
 
 
 def inputs(config: ModelConfig) -> tuple[str, ...]:
-    """Returns the roles of the linear layers that make the hidden layer."""
+    """Returns the roles (keys of `ModelConfig.tensors`) of the linear layers that make the hidden layer."""
     return ("gate", "up") if config.gated else ("up",)
 
 
 def prefill(net: Network, x: Tensor, i: int, normed: Layout, before: Tensor) -> Tensor:
-    """Records the MLP of block i for every row of x; returns the residual stream after it.
+    """Records the MLP of block i for every row; returns the residual stream after the MLP.
 
-    If attention and MLP are parallel, x is what attention adds to the residual stream `before` the block.
+    x is the residual stream after attention, `before` is the stream before the block, and `normed` is the layout of the
+    norm's output. If attention and MLP are parallel, x is only what attention adds to the stream.
     """
     c = net.config
     own, out, total = before if c.parallel else x, in_block(i, MLP_OUT), in_block(i, RESID_POST)
@@ -36,24 +37,24 @@ def prefill(net: Network, x: Tensor, i: int, normed: Layout, before: Tensor) -> 
 
 
 def _fused(net: Network, i: int) -> bool:
-    """True if the activation is computed in the product before it."""
+    """True if the activation function is computed in the product before it: no pass or view needs its input."""
     return not net.apart(in_block(i, PRE)) and not net.rec.tape and not net.trains_packed
 
 
 def _plain(net: Network, m: Tensor, i: int) -> Tensor:
-    """Returns the hidden layer, act(up); the activation is fused into the product unless `mlp.pre` is captured."""
+    """Records and returns the hidden layer, act(up); fuses `act` into the product if `_fused`."""
     kind, up, name = net.config.activation_function, net.config.tensor("up", i), in_block(i, ACT)
     if _fused(net, i):
         return net.keep(net.matmul(m, up, name, kind))
     pre = net.keep(net.matmul(m, up, in_block(i, PRE)))
     y = ops.act(net.rec, pre, kind, pre.layout, name)
-    if net.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # half of what an f16 block would store
+    if net.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # would be half of what a block stores in f16
         net.rec.not_kept(y, lambda: ops.act(net.rec, pre, kind, pre.layout, name))
     return net.keep(y)
 
 
 def _gated(net: Network, m: Tensor, i: int) -> Tensor:
-    """Returns the hidden layer, act(gate) * up; the activation is fused unless `mlp.pre` is captured."""
+    """Records and returns the hidden layer, act(gate) * up; fuses `act` into the product if `_fused`."""
     c, kind = net.config, net.config.activation_function
     if _fused(net, i):
         gate = net.keep(net.matmul(m, c.tensor("gate", i), in_block(i, GATE), kind))
@@ -65,9 +66,10 @@ def _gated(net: Network, m: Tensor, i: int) -> Tensor:
 
 
 def decode(net: Network, row: DecodedRow, i: int, following: str | None, before: DecodedRow) -> DecodedRow:
-    """Records the MLP of block i for one row, or for one row of each text; the norm `following` is next.
+    """Records the MLP of block i for one row, or for one row of each text; returns the row after the MLP.
 
-    If attention and MLP are parallel, the MLP reads the row `before` the block.
+    `row` is the residual stream after attention, and `before` is the stream before the block, which the MLP reads if
+    attention and MLP are parallel. `following` is the activation of the next norm (None: no norm follows).
     """
     c, name = net.config, in_block(i, ACT)
     own = net.row_sum(before.x, in_block(i, SECOND_NORM), f"{in_block(i, SECOND_NORM)}.row") if c.parallel else row

@@ -1,4 +1,4 @@
-"""Captions and explanations of parameters, activations and passes, which the views display."""
+"""Captions and explanations of parameters, activations, states and passes, which the page displays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Name(NamedTuple):
 
 LOGITS_FROM = "turns the last norm into logits"
 
-# Activations of every family; {} stands for a block's number.
+# Names that every family has; {} stands for a block's number.
 SHARED = {
     "embed": Name("embed", "each token's vector: where the residual stream begins"),
     "h.{}.ln_1": Name("norm", "the residual stream, normalised: the input of attention"),
@@ -65,7 +65,7 @@ GATED = {
 }
 
 NORMED = "the normalised stream"
-# Linear layers by role: caption of the product, its input, what the weight does, what the bias is added to.
+# Linear layers by role: (caption of the product, input of the layer, what the weight does, what the bias is added to).
 LINEARS = {
     "qkv": ("to QKV", NORMED, "turns the normalised stream into queries, keys and values", "queries, keys and values"),
     "q": ("to Q", NORMED, "turns the normalised stream into queries", "queries"),
@@ -97,7 +97,7 @@ FOLDS = {
 
 
 def all_names(config: ModelConfig) -> dict[str, Name]:
-    """Returns the captions and explanations of a model by name; {} stands for a block's number."""
+    """Returns captions and explanations for a model, by name; in a name, {} stands for a block's number."""
     found = dict(SHARED) | (GATED if config.gated else {})
     if config.positions == "rotary":
         found |= ROTARY

@@ -1,7 +1,8 @@
 """Records the forward pass of a decoder from its spec, for prompts, for training batches and for single rows.
 
-`attention` and `mlp` record the two parts of a block; this module records the products that they share, the
-embedding, the norms, the head and the order of the blocks.
+`attention` and `mlp` record the two parts of a block. This module has the products that both parts use, the embedding,
+the norms, the head, and the order of the blocks. `prefill` records a pass over several tokens; `decode` records one
+over one token.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ from glgpt.program.weight_formats import WeightFormats, activations
 
 DecodedRow = ops.NormedRow | ops.Stream  # a row of the residual stream, before its next norm
 
-# From this many rows of a product on, a GPU decodes integer weights to f16 once beforehand instead of in each fragment.
-# Weights below 1e-6 then lose precision, since f16 has few bits for them.
+# For a product of at least this many rows, a GPU decodes integer weights to f16 once before the product instead of in
+# each fragment. Weights below 1e-6 then lose precision, since f16 has only a few bits for them.
 MANY_ROWS = 256
 
-# activation that a part adds to the stream -> the same before its norm
+# Activation that attention or MLP adds to the stream -> the activation before the norm that produces it.
 PROJECTED_OF = {ATTN_OUT: PROJECTED, MLP_OUT: HIDDEN_OUT}
-# norm's activation -> the role of its tensors
+# Activation that a norm produces -> the role of the norm's tensors.
 NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm", ATTN_OUT: "post_1", MLP_OUT: "post_2"}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences run side by side from position 0, without caches, so that they can be differentiated.
+    """`size` sequences that run side by side from position 0, without caches, so that they can be differentiated.
 
-    Row t * size + sequence of a tensor is token t of a sequence. `dropout` is the dropped share, in the places where
-    GPT-2 has dropout (embedding, pattern, outputs of attention and MLP); `recompute` stores only the blocks' inputs for
-    the backward pass.
+    Row t * size + sequence of a tensor is token t of that sequence. `dropout` is the share of values that are dropped,
+    at the places where GPT-2 has dropout: the embedding, the pattern, and the outputs of attention and MLP. With
+    `recompute`, only the input of each block is stored for the backward pass, which computes the block again.
     """
 
     size: int
@@ -62,37 +63,44 @@ class Batch:
 
 
 class SupportsEdits(Protocol):
-    """Changes of activations, recorded at the point where each is computed."""
+    """Changes of activations, recorded at the point where each activation is computed."""
 
     @property
     def names(self) -> Container[str]:
-        """The activations that may change."""
+        """Returns the names of the activations that may change."""
 
     def apply(self, network: Network, x: Tensor, row: str | None = None) -> Tensor:
-        """Returns the activation x after its edits; with `row`, x is the single row of position pos + row."""
+        """Records the edits of the activation x and returns the result.
+
+        With `row`, x has only one row, that of position `pos` + `row`.
+        """
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """`size` texts decoded side by side over shared caches of `height` rows (`ops.Rows`)."""
+    """`size` texts that are decoded side by side, with shared caches of `height` rows (`ops.Rows`)."""
 
     size: int
     height: int
 
 
 class Network:
-    """A model recorded with one kernel and dtype; `names` are activations to list as outputs, which also stay unfused.
+    """A model that is recorded with one kernel and one dtype.
 
-    With f32, every tensor is divided into the kernel's tiles. With a packed format, weights and the inputs of products
-    are stored in it; inputs have 8 row tiles (4 with four draw buffers), and column tiles share texels. The residual
-    stream and attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
-    `activations` format, which `dtype` and `format` then name; likewise with `StoredFormats`, one for each weight. If
-    training writes the parameters (`role` "state"), they stay f32 whatever the dtype, and attention's heads and pattern
-    are stored in the format of activations.
+    `names` are activations to list as outputs; these are not fused with others. With f32, every tensor is divided into
+    the kernel's tiles. With a packed format, weights and the inputs of products are stored in that format; inputs have
+    8 row tiles (4 if the device has fewer than 8 draw buffers), and column tiles share texels. The residual stream and
+    attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
+    `activations` format, and the attributes `dtype` and `format` are that format. The same holds for `StoredFormats`,
+    which has a format for each weight.
 
-    With a `batch`, `prefill` records its sequences. `role` is that of the parameters' textures: "state" if training
-    writes them. With `SideBySide` as the batch, `decode` runs a token of each text. With a `part`, only its passes are
-    recorded: see `Part`. A kernel of contiguous columns gets weights in panels, and all keys of a row at once.
+    `role` is the role of the parameters' textures: "state" if training writes them, otherwise "weight". If training
+    writes the parameters, they are f32 whatever the dtype, and the heads and the pattern of attention are stored in the
+    format of the inputs of products.
+
+    With a `Batch`, `prefill` records its sequences. With `SideBySide` as the batch, `decode` runs one token of each
+    text. With a `part`, only the passes of that part are recorded: see `Part`. If the kernel has contiguous columns,
+    weights are in panels, and in `decode` a fragment of attention takes all keys of a row.
     """
 
     def __init__(
@@ -114,22 +122,22 @@ class Network:
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         self.rows = self._rows(self.texts) if self.texts else None
         self.format = FORMATS[self.dtype]
-        self.trains_packed = role == "state" and self.format.packed  # so that numbers are equal with and without a tape
+        self.trains_packed = role == "state" and self.format.packed  # act is then not fused, with or without a tape
         self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.splits = self._splits()
         self.edits: SupportsEdits | None = None
-        self.taps = False  # True: `prefill` and `decode` list the residual stream after every block
-        self.decoding = False  # True: the only id is the token in `token`
-        self.length = 0  # tokens of each sequence in the last `prefill`
-        self.stream: list[Tensor] = []  # the residual stream of the last `prefill`, as `ModelConfig.stream` names it
+        self.taps = False  # True: `prefill` and `decode` make the stream after every block an output
+        self.decoding = False  # True: `prefill` reads one token, from the state `token`
+        self.length = 0  # number of tokens per sequence in the last `prefill`
+        self.stream: list[Tensor] = []  # the residual stream in the last `prefill`: before and after each block
 
     def _splits(self) -> ops.Splits | None:
-        if self.role == "state":  # on all devices, since pages and resumed runs need equal sums
+        if self.role == "state":  # the same on all devices, because sums in pages and in resumed runs must be equal
             return ops.TRAINING_SPLITS
         if not self.kernel.suits_software:
             return ops.GPU_SPLITS
-        # On software GL, splitting K does not speed up packed products and those without caches.
+        # On software GL, splitting K does not speed up packed products or products without caches.
         return ops.SOFTWARE_SPLITS if self.cached and not self.format.packed else None
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -148,20 +156,23 @@ class Network:
         return self.rec.fixed(name, layout, self.role)
 
     def linear(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Returns weight and bias of a linear layer or a norm; the bias is None if it has none."""
+        """Returns weight and bias of a linear layer or of a norm; the bias is None if there is none."""
         bias = f"{name}.bias"
         return self.parameter(f"{name}.weight"), self.parameter(bias) if bias in self.config.parameters else None
 
     @property
     def head(self) -> Tensor:
-        """The weight that turns the last norm into logits, `[n_embd, vocab]`."""
+        """Returns the weight that turns the output of the final norm into logits, `[n_embd, vocab]`."""
         return self.parameter(self.config.output)
 
     def cache(self, i: int, which: str) -> Tensor:
-        """Returns the state with q, k or v of layer i for every position; layers share q unless it is captured."""
+        """Returns the state that holds q, k or v of layer i for every position.
+
+        All layers use the same state for q, unless q needs a separate tensor (`apart`).
+        """
         name = in_block(i, f"attn.{which}")
         shared = which == "q" and not self.apart(name)
-        # A pass writes the queries, keys and values of one row if queries have tiles as wide as keys.
+        # If each tile of queries is as wide as the keys, one pass can write the queries, keys and values of a row.
         group = self.config.group if which == "q" and self.places_heads_together and self.role == "weight" else 1
         tiles = (1, group if group + 2 <= self.rec.limits.max_draw_buffers and not self.texts else 1)
         layout = Layout(self.texts.height if self.texts else self.config.context, self.heads_width(name), tiles)
@@ -170,35 +181,39 @@ class Network:
 
     @property
     def places_heads_together(self) -> bool:
-        """True if one pass writes the queries, keys and values of one row, where each pass takes long to start."""
+        """True if one pass should write the queries, keys and values of one row, since each pass is slow to start."""
         return self.kernel.blends or self.kernel.suits_software
 
     def heads_width(self, name: str) -> int:
-        """Returns the columns of q, k or v: heads side by side, each padded to whole texels."""
+        """Returns the number of columns of q, k or v: heads side by side, each padded to whole texels."""
         activation = self.config.activations[name]
         return activation.heads * texels(activation.width)
 
     @property
     def token(self) -> Tensor:
-        """The state of the last chosen token: a texel (id, logit, not finite, undecided), then texels of `sample`.
+        """Returns the state that holds the token chosen last.
 
-        With texts side by side, the first texel of each.
+        Its first texel is (id, logit, 1 if a logit is not finite, 1 if the draw is undecided); the other texels are
+        described at `ops.TOKEN`. With texts side by side, the state has one such texel for each text.
         """
         if self.rows:
             return self.rec.fixed(f"token.{self.rows.size}", Layout(self.rows.size, 4), "state")
         return self.rec.fixed("token", ops.TOKEN, "state")
 
     def chosen(self, logits: Tensor) -> None:
-        """Writes a row of logits to the state `logits` and its best token to `token`; for texts, a row of each."""
+        """Records passes that write a row of logits to the state `logits` and its best token to `token`.
+
+        With texts side by side, there is a row for each text.
+        """
         state = f"logits.{self.rows.size}" if self.rows else "logits"
         ops.argmax(self.rec, self.rec.output(self.rec.store(logits, state), "logits"), self.token)
 
     def best(self) -> None:
-        """Writes the best token of the state `logits` to `token`."""
+        """Records passes that write the best token of the state `logits` to `token`."""
         ops.argmax(self.rec, self.rec.kept("logits"), self.token)
 
     def sample(self, nucleus: bool) -> None:
-        """Draws from the state `logits` into `token`; `nucleus` searches for the nucleus, for top-p without top-k."""
+        """Records passes that draw `token` from the state `logits`; `nucleus` is as in `ops.sample`."""
         ops.sample(self.rec, self.rec.kept("logits"), self.token, self.token, nucleus)
 
     def _rows(self, texts: SideBySide) -> ops.Rows:
@@ -207,17 +222,17 @@ class Network:
         return ops.Rows(texts.size, places, table)
 
     def apart(self, name: str) -> bool:
-        """True if an activation needs a separate tensor, since it is listed or may be edited."""
+        """True if an activation needs a separate tensor, because it is an output or may be edited."""
         return name in self.names or (self.edits is not None and name in self.edits.names)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Returns the tensor after its edits; lists it among the entry's outputs if it is captured."""
+        """Returns the activation after its edits, and makes it an output of the entry if it is in `names`."""
         if self.edits:
             tensor = self.edits.apply(self, tensor)
         return self.rec.output(tensor) if tensor.name in self.names else tensor
 
     def drop(self, x: Tensor, site: int) -> Tensor:
-        """Returns x after dropout, if the batch has dropout."""
+        """Returns x after dropout; x itself if the batch has no dropout. `site` is the number of this dropout."""
         rate = self.batch.dropout
         return ops.dropout(self.rec, x, rate, site, f"{x.name}.kept") if rate else x
 
@@ -230,18 +245,18 @@ class Network:
         return self.config.tensor(NORMS[part_of(norm)], self._layer(norm))
 
     def gain(self, norm: str) -> Tensor:
-        """Returns the gain of the norm whose activation has this name."""
+        """Returns the gain of a norm; `norm` is the name of the activation that the norm produces."""
         return self.parameter(f"{self._tensor_of(norm)}.weight")
 
     def norm(self, x: Tensor, name: str, out: Layout) -> Tensor:
-        """Returns the norm of every row; `name` is that of its activation."""
+        """Records and returns the norm of every row of x; `name` is the name of the result."""
         (gain, bias), eps = self.linear(self._tensor_of(name)), self.config.layer_norm_epsilon
         if bias is None:
             return ops.rms_norm(self.rec, x, gain, eps, out, name, self.config.gain_offset)
         return ops.norm(self.rec, x, gain, bias, eps, out, name)
 
     def embed(self, t: int, out: Layout) -> Tensor:
-        """Returns the embedding of t tokens of each sequence."""
+        """Records and returns the embedding of t tokens of each sequence, in the layout `out`."""
         ids, index = self.ids(t)
         return self._embedded(ids, out, self.batch.size, index)
 
@@ -256,10 +271,10 @@ class Network:
         return ops.embed(self.rec, ids, tables[0], positions, out, batch, index, scale=c.embed_scale)
 
     def prepare(self) -> None:
-        """Records passes to play once the weights are loaded, and again whenever they have changed.
+        """Records passes to play after the weights are loaded, and again whenever the weights have changed.
 
-        They fold every layer norm into the linear layers after it, for `decode`. An RMS norm has no bias to fold, and
-        its gain is applied before the product.
+        For `decode`, the passes fold every layer norm into the linear layers after it (`ops.norm_fold`). For a model
+        with RMS norms nothing is recorded: an RMS norm has no bias to fold, and its gain is applied before the product.
         """
         if self.config.norm != "layer":
             return
@@ -276,13 +291,19 @@ class Network:
             ops.norm_fold(self.rec, gain, bias, w, shift, name)
 
     def block(self, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
-        """Records block i for t tokens of each sequence; `normed` is the layout of a norm's output."""
+        """Records block i for t tokens of each sequence, from the residual stream x; returns the stream after it.
+
+        `normed` is the layout of the outputs of norms.
+        """
         return mlp.prefill(self, attention.prefill(self, x, i, t, normed), i, normed, x)
 
     # -- prefill ------------------------------------------------------------------------------------------------
 
     def prefill(self, t: int) -> Tensor:
-        """Records the forward pass of t tokens at positions pos..; returns the final residual stream, [t, C]."""
+        """Records the forward pass of t tokens of each sequence, from position `pos` on.
+
+        Returns the residual stream after the last block: `[rows, C]`, with a row for each token of each sequence.
+        """
         c, k, n, self.length = self.config, self.kernel, self.batch.size, t
         tr = k.tile_rows if n == 1 and t > 1 else math.gcd(t, k.tile_rows)
         tr = ops.score_tiles(self.rec, t, n, c.n_head, tr)
@@ -301,18 +322,22 @@ class Network:
         return x
 
     def decode_unfused(self) -> None:
-        """Records `decode` with a tensor for each activation, as in `prefill`, so that edits can change them."""
+        """Records `decode` with a tensor for each activation, as in `prefill`, so that edits can change activations."""
         self.decoding = True
         x = self.prefill(1)
         self.decoding = False
         self.finish(x, "0")
 
     def hidden_state(self, t: int, layout: Layout) -> Tensor:
-        """Returns the input with the residual stream of t tokens before the part's first block."""
+        """Returns the input that holds the residual stream of t tokens before the first block of the part."""
         return self.rec.fixed(f"{HIDDEN}.{t}", layout, "input")
 
     def finish(self, x: Tensor, row: str) -> None:
-        """Records a part's output: the logits of one row and its best token, or the residual stream as `hidden`."""
+        """Records the output of a part, from the residual stream x after its last block.
+
+        With the head, this is the logits and the best token of one row; `row` is its number, or the name of the scalar
+        that holds the number. Without the head, it is the residual stream, as the output `hidden`.
+        """
         if not self.part.head:
             self.rec.output(x, HIDDEN)
         elif self.edits and (FINAL_NORM in self.edits.names or LOGITS in self.edits.names):
@@ -321,7 +346,7 @@ class Network:
             self.last_logits(x, row)
 
     def _edited_logits(self, edits: SupportsEdits, x: Tensor, row: str) -> None:
-        """Records `last_logits` with tensors for the norm and the logits, which edits may change."""
+        """Records what `last_logits` records, but with tensors for the norm and the logits that edits may change."""
         if x.rows > 1:
             last = self.rec.scratch("last", Layout(1, x.cols))
             ops.take_row(self.rec, x, last)
@@ -332,18 +357,21 @@ class Network:
         self.chosen(edits.apply(self, logits, row))
 
     def logits(self, x: Tensor, name: str = "logits") -> Tensor:
-        """Returns the logits of every row after the final norm, [t, vocab]."""
+        """Records the final norm and the logits of every row of x; returns the logits `[rows, vocab]`."""
         tc = self.kernel.tile_cols
         y = self.keep(self.norm(x, FINAL_NORM, Layout(x.rows, x.cols, (x.layout.tiles[0], tc), self.dtype)))
         return self.rec.output(self.keep(self._capped(ops.matmul(self.rec, y, self.head, None, name, tile_cols=tc))))
 
     def _capped(self, logits: Tensor) -> Tensor:
-        """Returns logits after their soft cap, if the model has one."""
+        """Returns the logits after their soft cap; the logits themselves if the model has no soft cap."""
         cap = self.config.logit_softcap
         return ops.act(self.rec, logits, cap, logits.layout, logits.name) if cap else logits
 
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """Returns the input with the ids of t tokens of each sequence and, for the backward pass, their index."""
+        """Returns the input that holds the ids of t tokens of each sequence, and the inputs with their index.
+
+        The index (`ops.sorted_index`) is for the backward pass; it is None if nothing is taped.
+        """
         rec, rows = self.rec, t * self.batch.size
         if self.decoding:
             return self.token, None
@@ -354,7 +382,7 @@ class Network:
         return ids, (rec.fixed("order", order, "input"), rec.fixed("starts", starts, "input"))
 
     def heads_of(self, i: int, which: str, t: int) -> Tensor:
-        """Returns the tensor of q, k or v of layer i for t tokens: the cache, or a separate one without caches."""
+        """Returns the tensor for q, k or v of layer i and t tokens: the cache, or a scratch tensor without caches."""
         if self.cached:
             return self.cache(i, which)
         name = in_block(i, f"attn.{which}")
@@ -363,7 +391,7 @@ class Network:
     def matmul(
         self, x: Tensor, linear: str, name: str, act: str | None = None, residual: Tensor | None = None
     ) -> Tensor:
-        """Returns every row through a linear layer."""
+        """Records and returns act(linear(x)) + residual for every row of x; `name` is the name of the result."""
         (w, b), tc = self.linear(linear), self.kernel.tile_cols
         if w.layout.format.quantised and not self.kernel.suits_software and x.rows >= MANY_ROWS:
             decoded = fold(w.rows, w.cols, self.rec.limits.max_texture_size, dtype=self.dtype)
@@ -373,9 +401,10 @@ class Network:
         )
 
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
-        """Returns x + linear(y), or with a norm after it x + norm(linear(y)).
+        """Records and returns x + linear(y), or x + norm(linear(y)) if the model has a norm after the layer.
 
-        The product `out` is recorded separately if it is normed or captured, or has dropout.
+        `total` is the name of the result, and `out` is the name of the term that is added to x. That term gets its own
+        tensor if it is normed, an output or edited, or if there is dropout; `site` is the number of the dropout.
         """
         if self.config.norm_after:
             product = self.keep(self.matmul(y, linear, in_block(self._layer(out), PROJECTED_OF[part_of(out)])))
@@ -389,10 +418,10 @@ class Network:
     # -- decode -------------------------------------------------------------------------------------------------
 
     def decode(self) -> None:
-        """Records the forward pass of the token in `token` at position pos; writes the next token to `token`.
+        """Records the forward pass of the token in the state `token` at position `pos`; writes the next token there.
 
-        A part without the embedding reads a hidden state `[1, C]`, and one without the head lists one. With texts side
-        by side, all of this applies to one row of each.
+        A part without the embedding reads a hidden state `[1, C]` instead; a part without the head has a hidden state
+        as its output. With texts side by side, the pass runs one row of each text.
         """
         part, stream = self.part, self.one(self.config.n_embd)
         x = self._embedded(self.token, stream, self.rows or 1) if part.embed else self.hidden_state(stream.rows, stream)
@@ -411,7 +440,7 @@ class Network:
             self.rec.output(ops.from_stream(self.rec, row, HIDDEN) if isinstance(row, ops.Stream) else row.x, HIDDEN)
 
     def _first_row(self, x: Tensor, norm: str | None) -> DecodedRow:
-        """Returns the row before the first block, which begins with this norm; None if no norm follows."""
+        """Returns the row before the first block; `norm` is the activation of the next norm (None: no norm follows)."""
         strides = self._stream_strides()
         if strides and norm:
             c, gain = self.config, self.gain(norm)
@@ -420,7 +449,10 @@ class Network:
         return self.row_sum(x, norm, f"{x.name}.row") if norm else self.plain_row(x)
 
     def _stream_strides(self) -> int:
-        """Returns the parts of a residual stream to which blending adds the products of a block; 0 if it cannot."""
+        """Returns the number of parts of the residual stream (`ops.Stream`) if products are added to it by blending.
+
+        Returns 0 if products are added in separate passes.
+        """
         c = self.config
         blends = self.kernel.blends and self.role == "weight" and not self.rows and not self.taps
         if not blends or c.parallel or c.norm_after or not c.norm_before or not self.part.blocks:
@@ -429,25 +461,28 @@ class Network:
         return ops.stream_strides([self.linear(name)[0] for name in names])
 
     def decode_block(self, row: DecodedRow, i: int, following: str | None) -> DecodedRow:
-        """Records block i for one row at position pos, or for one row of each text; the norm `following` is next.
+        """Records block i for one row at position `pos`, or for one row of each text; returns the row after the block.
 
-        Norms are applied after the products they feed: one pass cannot both write a row and know its mean, and every
-        additional pass costs time.
+        `following` is the activation of the next norm (None: no norm follows). A norm is applied after the product that
+        reads its output: one pass cannot both write a row and read its mean, and every additional pass costs time.
         """
         return mlp.decode(self, attention.decode(self, row, i), i, following, row)
 
     def norm_before(self, norm: str, i: int) -> str | None:
-        """Returns the activation of the norm before a part of block i; None if the model has none there."""
+        """Returns the full name of `norm` in block i, or None if the model has no norms before attention and MLP."""
         return in_block(i, norm) if self.config.norm_before else None
 
     def plain_row(self, x: Tensor) -> ops.NormedRow:
-        """Returns a row that no norm follows."""
+        """Returns the row x as a `NormedRow` that no norm follows."""
         return ops.NormedRow(x, x, x, self.config.layer_norm_epsilon)
 
     def row_sum(
         self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
     ) -> ops.NormedRow:
-        """Returns x + linear(y) of one row, ready for the norm with this activation name (None: no norm follows)."""
+        """Records x + linear(y) for one row, prepared for the next norm; without `linear`, only prepares x.
+
+        `norm` is the activation of the next norm (None: no norm follows), and `name` is the name of the sum.
+        """
         c, product = self.config, None
         gain, eps, offset = self.gain(norm) if norm else None, c.layer_norm_epsilon, c.gain_offset
         if y is not None and linear is not None:
@@ -456,9 +491,10 @@ class Network:
         return ops.row_sum(self.rec, x, gain, eps, name, product, None, offset)
 
     def added(self, row: DecodedRow, norm: str | None, total: str, y: ops.Row, linear: str, out: str) -> DecodedRow:
-        """Returns `row_sum`; with a norm after the linear layer, it is x + norm(linear(y)).
+        """Records row + linear(y), or row + norm(linear(y)) if the model has a norm after the layer.
 
-        `out` is that norm's activation.
+        Returns the new row, prepared for the next norm with the activation `norm` (None: no norm follows). `total` is
+        the name of the sum, and `out` is the name of the term that is added.
         """
         if isinstance(row, ops.Stream):
             ops.add_product(self.rec, y, *self.linear(linear), row, total)
@@ -477,7 +513,10 @@ class Network:
         return row if norm else self.plain_row(row.x)
 
     def products(self, row: DecodedRow, linears: Sequence[str]) -> list[tuple[ops.PartialSums, ops.Normed | None]]:
-        """Returns partial sums of a row times each linear layer, and the norm to apply when they are added, if any."""
+        """Records the products of a row and several linear layers.
+
+        Returns, for each layer, partial sums and the norm to apply when they are added up (None: no norm).
+        """
         layers = [self.linear(linear) for linear in linears]
         weights = [w for w, _ in layers]
         if isinstance(row, ops.Stream):
@@ -497,7 +536,10 @@ class Network:
         layer: tuple[Tensor, Tensor | None],
         before: ops.NormedRow | ops.StreamMoments | None,
     ) -> tuple[ops.PartialSums, ops.Normed | None]:
-        """Returns a product that needs its bias, and the norm of the row `before` it if there is one."""
+        """Returns a product and the norm to apply to it; `before` is the row before its norm (None: no norm).
+
+        The product has the bias of the layer, unless the folded norm adds the bias.
+        """
         w, b = layer
         folded = self._folded(linear, w)
         return sums if folded else sums.plus(b), (before, folded) if before else None
@@ -506,12 +548,15 @@ class Network:
         return ops.folded_norm(self.rec, linear, w.cols) if self.config.norm == "layer" else None
 
     def last_logits(self, x: Tensor, row: str) -> None:
-        """Records the logits of the row of x given by the scalar `row`, and its best token."""
+        """Records the logits and the best token of one row of x.
+
+        `row` is the number of the row, or the name of the scalar that holds it.
+        """
         gain, eps, offset = self.gain(FINAL_NORM), self.config.layer_norm_epsilon, self.config.gain_offset
         self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row, offset=offset))
 
     def choose(self, row: DecodedRow) -> None:
-        """Records the logits of a row of the residual stream, and writes the best token to `token`."""
+        """Records the logits of a row of the residual stream, and passes that write its best token to `token`."""
         name, folded = "logits.partial_sums", self._folded(self.head.name, self.head)
         normed: ops.Normed
         if isinstance(row, ops.Stream):
@@ -527,21 +572,24 @@ class Network:
 
     @property
     def keys(self) -> int:
-        """Minimum number of keys that one fragment of a row's attention processes."""
+        """Returns the minimum number of keys that a fragment processes in the attention of one row."""
         return self.config.context if self.kernel.contiguous else ops.KEYS
 
     def one(self, cols: int) -> Layout:
-        """Returns the layout of a row of `decode`, or of one row of each text."""
+        """Returns the layout of one row of `cols` columns, or of one row for each text."""
         return Layout(self.rows.size if self.rows else 1, cols)
 
     def adopt(self, size: int, other: Network) -> None:
-        """Copies `size` rows pos.. of keys and values from another network's caches to rows row.. of these."""
+        """Copies `size` rows of keys and values from the caches of another network to the caches of this one.
+
+        The rows begin at row `pos` of the other network's caches, and at row `row` of these caches.
+        """
         for i in self.part.blocks:
             k, v, own_k, own_v = (network.cache(i, which) for network in (other, self) for which in "kv")
             ops.adopt(self.rec, k, v, own_k, own_v, size)
 
     def matvec(self, x: ops.Row, w: Tensor, name: str) -> ops.PartialSums:
-        """Returns partial sums of one row, or of one row of each text, times a weight."""
+        """Records the product of one row, or of one row of each text, and a weight; returns its partial sums."""
         if self.rows and isinstance(x, Tensor):
             return ops.few_rows(self.rec, x, w, name, self.kernel.contiguous)
         return ops.matvec(self.rec, x, w, name, contiguous=self.kernel.contiguous)

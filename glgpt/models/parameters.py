@@ -1,4 +1,7 @@
-"""Describes the parameters of a checkpoint: their names and shapes, and their matrices in textures."""
+"""Describes the parameters of a checkpoint: their names and shapes, and their matrices in textures.
+
+A role is what a tensor is for, such as "q" or "down"; `ModelConfig.tensors` has a family's name for each role.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +22,29 @@ from glgpt.program.weight_formats import StoredFormats, WeightFormats
 if TYPE_CHECKING:
     from glgpt.models.spec import ModelConfig
 
-DEVIATION = 0.02  # standard deviation of fresh weights
+DEVIATION = 0.02  # standard deviation of new weights, before training
 
 
 @dataclass(frozen=True)
 class Heads:
     """An axis of a parameter's matrix that consists of heads: `count` heads of `width` values each.
 
-    In textures every head is padded with zeros to whole texels; the padding stays zero through every product.
+    `axis` is 0 for rows and 1 for columns. In textures every head is padded with zeros to whole texels, and the padding
+    of products is then zero too.
     """
 
     axis: int
     count: int
     width: int
-    alternating: int = 1  # the checkpoint's heads are of this many kinds in turn; the texture's are sorted by kind
+    alternating: int = 1  # kinds between which heads alternate in the checkpoint; a texture has them by kind
 
     @property
     def padded(self) -> int:
-        """Values per head in a texture."""
+        """Returns the number of values per head in a texture."""
         return texels(self.width)
 
     def sorted(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """Returns columns of alternating heads `[rows, columns]` sorted by kind."""
+        """Returns a matrix `[rows, columns]` with its columns sorted: all heads of the first kind, then of the next."""
         cube = matrix.reshape(len(matrix), -1, self.alternating, self.width)
         found: NDArray[Any] = cube.swapaxes(1, 2).reshape(matrix.shape)
         return found
@@ -54,13 +58,15 @@ class Heads:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor of a checkpoint, and the matrix stored in its texture.
+    """One parameter of a checkpoint, and the matrix stored in its texture.
 
-    `name` is Hugging Face's without the family's prefix, `shape` the checkpoint's. If `transposed`, the texture holds
-    the transpose; a vector is stored as one row. `product`: it is the right factor of a product, and its rows are
-    padded to a multiple of four. `table`: one row is read for each position. Fresh values are normal with `mean` and
-    `deviation`. `decayed`: AdamW applies weight decay to it. `layer` is the block that it belongs to. `sensitive`: it
-    loses most with few bits, and q4 stores it in eight, like the parameters outside the blocks.
+    `name` is Hugging Face's name without the family's prefix, and `shape` is the shape in the checkpoint. If
+    `transposed`, the texture holds the transpose; a vector is stored as one row. If `product`, the parameter is the
+    right factor of a product, and its rows are padded to a multiple of four. `heads` is the axis that consists of heads
+    (None: no axis does). `mean` and `deviation` are those of the normal distribution of new values, before training. If
+    `decayed`, AdamW applies weight decay. `layer` is the number of the parameter's block (None: outside the blocks). If
+    `table`, one row is read per position. If `sensitive`, rounding to a few bits costs much accuracy, so q4 stores this
+    parameter in eight bits, like the embedding and the head.
     """
 
     name: str
@@ -77,12 +83,12 @@ class Parameter:
 
     @property
     def count(self) -> int:
-        """Number of values."""
+        """Returns the number of values."""
         return math.prod(self.shape)
 
     @property
     def unpadded(self) -> tuple[int, int]:
-        """Rows and columns of the matrix before heads are padded."""
+        """Returns the numbers of rows and columns of the matrix before heads are padded."""
         if len(self.shape) == 1:
             return 1, self.shape[0]
         rows, cols = self.shape
@@ -90,7 +96,7 @@ class Parameter:
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns of the matrix in the texture."""
+        """Returns the numbers of rows and columns of the matrix in the texture."""
         rows, cols = self.unpadded
         if self.heads is None:
             return rows, cols
@@ -104,9 +110,10 @@ class Parameter:
     def arrange(self, array: Blocks) -> NDArray[Any] | Blocks: ...
 
     def arrange(self, array: NDArray[Any] | Blocks) -> NDArray[Any] | Blocks:
-        """Returns the texture's matrix `[rows, cols]` from the checkpoint's array; they share memory if possible.
+        """Returns the matrix `[rows, cols]` of the texture, from the array in the checkpoint.
 
-        `Blocks` are this matrix already, before heads are sorted and padded, and remain blocks if `keeps_blocks`.
+        The result shares memory with the array if possible. `Blocks` have the axes of the texture's matrix already, but
+        their heads are not yet sorted and padded. The result is `Blocks` too if `keeps_blocks`, otherwise float32.
         """
         if isinstance(array, Blocks):
             if self.keeps_blocks:
@@ -116,7 +123,7 @@ class Parameter:
         return self._in_heads(array.T if self.transposed else array.reshape(self.unpadded))
 
     def format(self, formats: WeightFormats) -> str:
-        """Returns the format of the texture."""
+        """Returns the name of the texture's format, if the formats of the model are `formats`."""
         if isinstance(formats, StoredFormats):
             return formats.by_name[self.name]
         fmt = FORMATS[formats]
@@ -127,11 +134,14 @@ class Parameter:
 
     @property
     def keeps_blocks(self) -> bool:
-        """True if heads are not padded along the rows, which would divide blocks."""
+        """True if no rows of padding are added to heads, since such rows would divide blocks."""
         return self.heads is None or self.heads.axis == 1 or self.heads.padded == self.heads.width
 
     def _in_heads(self, found: NDArray[Any]) -> NDArray[Any]:
-        """Returns a matrix with sorted and padded heads; one of scales has fewer rows than the parameter's."""
+        """Returns a matrix with its heads sorted and padded.
+
+        The matrix is the parameter's, or one of scales, which has fewer rows.
+        """
         if self.heads is not None and self.heads.alternating > 1:
             found = self.heads.sorted(found)
         if self.heads is None or self.heads.padded == self.heads.width:
@@ -143,7 +153,10 @@ class Parameter:
         return np.pad(found.reshape(-1, *split), ((0, 0), (0, 0), pad)).reshape(-1, self.matrix[1])
 
     def restore(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """Returns the checkpoint's array from the texture's matrix, which may have padding rows: undoes `arrange`."""
+        """Reverses `arrange`: returns the array of the checkpoint from the matrix of the texture.
+
+        The matrix may have padding after the last row.
+        """
         rows, cols = self.matrix
         found = matrix[:rows, :cols]
         if self.heads is not None and self.heads.padded != self.heads.width:
@@ -158,7 +171,11 @@ class Parameter:
         return np.ascontiguousarray(found.T if self.transposed else found.reshape(self.shape))
 
     def used(self, rows: int, cols: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Returns (period, values per period that are not padding) for the rows and for the columns of a texture."""
+        """Returns which rows and which columns of a matrix `[rows, cols]` in a texture are not padding.
+
+        The result has a pair (period, number in use) for the rows and one for the columns: of each period, the first
+        ones are in use.
+        """
         by_row, by_col = (rows, self.unpadded[0]), (cols, cols)
         if self.heads is None:
             return by_row, by_col
@@ -168,30 +185,30 @@ class Parameter:
 
 @dataclass(frozen=True)
 class FileTensor:
-    """A tensor of a checkpoint: the parameters whose rows it holds one after another, mostly a single one."""
+    """A tensor in a checkpoint file: it holds the rows of one parameter, or of several, one after the other."""
 
     name: str
     parameters: tuple[Parameter, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape in the checkpoint."""
+        """Returns the shape in the checkpoint."""
         rows = sum(p.shape[0] for p in self.parameters)
         return rows, *self.parameters[0].shape[1:]
 
     @property
     def rows(self) -> dict[str, slice]:
-        """The rows of each parameter, by name."""
+        """Returns the rows of the tensor that hold each parameter, by the parameter's name."""
         ends = [*accumulate(p.shape[0] for p in self.parameters)]
         return {p.name: slice(end - p.shape[0], end) for p, end in zip(self.parameters, ends, strict=True)}
 
     @property
     def divided(self) -> bool:
-        """True if it holds several parameters."""
+        """True if the tensor holds several parameters."""
         return len(self.parameters) > 1
 
     def joined(self, read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
-        """Returns the tensor; `read` returns a parameter's array by name."""
+        """Returns the tensor's array; `read` returns the array of a parameter, given its name."""
         arrays = [read(p.name) for p in self.parameters]
         return np.concatenate(arrays) if self.divided else arrays[0]
 
@@ -214,7 +231,8 @@ def file_tensor_table(config: ModelConfig) -> dict[str, FileTensor]:
 def parameter_table(config: ModelConfig) -> dict[str, Parameter]:
     """Returns every parameter of a checkpoint, by name, in order of use.
 
-    Fresh weights are normal with standard deviation 0.02; gains are one and biases zero (Radford et al. 2019).
+    Before training, weights are normally distributed with standard deviation 0.02, gains are one and biases are zero
+    (Radford et al. 2019).
     """
     c, n = config, config.n_embd
     found = [Parameter(c.embedding, (c.vocab_size, n), True, True, None, 0.0, DEVIATION, True)]
@@ -241,7 +259,7 @@ def parameter_table(config: ModelConfig) -> dict[str, Parameter]:
 
 
 def _attention_inputs(config: ModelConfig) -> dict[str, int]:
-    """Returns the roles of the linear layers that make queries, keys and values, with the heads of each."""
+    """Returns the linear layers that make queries, keys and values: role -> number of heads in the output."""
     heads, kv = config.n_head, config.n_kv_head
     return {"qkv": heads + 2 * kv} if "qkv" in config.tensors else {"q": heads, "k": kv, "v": kv}
 
@@ -255,7 +273,7 @@ def _norm(config: ModelConfig, role: str, layer: int | None) -> list[Parameter]:
 
 
 def _qk_norms(config: ModelConfig, layer: int) -> list[Parameter]:
-    """Returns the gains of the norms of queries and keys: of one head's width, or of all heads'."""
+    """Returns the gains of the norms of queries and keys; each is as wide as one head, or as all heads together."""
     found, d, mean = [], config.d_head, 1.0 - config.gain_offset
     for role, count in (("q_norm", config.n_head), ("k_norm", config.n_kv_head)) if config.qk_norm else ():
         heads = Heads(1, count, d) if config.qk_norm == "width" else None
@@ -267,7 +285,7 @@ def _qk_norms(config: ModelConfig, layer: int) -> list[Parameter]:
 def _linear(
     config: ModelConfig, role: str, layer: int, shape: tuple[int, int], heads: Heads | None = None, bias: bool = False
 ) -> list[Parameter]:
-    """Returns weight and bias of a linear layer from shape[0] to shape[1] values."""
+    """Returns the weight and, if `bias`, the bias of a linear layer with shape[0] inputs and shape[1] outputs."""
     to_stream = role in ("o", "down") and config.scaled_outputs
     deviation = DEVIATION / (2 * config.n_layer) ** 0.5 if to_stream else DEVIATION
     name, (into, out) = config.tensor(role, layer), shape

@@ -1,4 +1,7 @@
-"""Describes a part of a model that a program runs alone: blocks, and optionally the embedding and the head."""
+"""Describes a part of a model that a program runs alone: some blocks, and possibly the embedding and the head.
+
+The parts of a model can run on several machines, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,17 @@ from glgpt.models.activations import EMBED, FINAL_NORM, LOGITS, Activation
 from glgpt.models.parameters import Parameter
 from glgpt.models.spec import ModelConfig
 
-HIDDEN = "hidden"  # output of a part without the head; inputs are `hidden.N` for N rows
+HIDDEN = "hidden"  # output of a part without the head; the input of a part without the embedding is `hidden.ROWS`
 _PART = re.compile(r"(embed)?,?(?:(\d{1,4})(?:-(\d{1,4}))?)?,?(head)?")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Blocks `first` .. `end` - 1, the embedding before them if `embed`, the final norm and the logits if `head`.
+    """Blocks `first` .. `end` - 1, with the embedding if `embed`, and with the final norm and the logits if `head`.
 
-    Without the embedding, the input is a hidden state (the residual stream before block `first`); without the head, the
-    output is one. Raises ArgumentError for a part that is empty or has a gap.
+    Without the embedding, the input is a hidden state: the residual stream before block `first`. Without the head, the
+    output is a hidden state: the stream after block `end` - 1. Raises ArgumentError for a part that is empty or has
+    a gap.
     """
 
     first: int
@@ -44,7 +48,7 @@ class Part:
 
     @classmethod
     def of_blocks(cls, first: int, end: int, config: ModelConfig) -> Part:
-        """Returns these blocks, with the embedding if they include the first one and the head if they include the last.
+        """Returns blocks `first` .. `end` - 1, with the embedding if `first` is 0, and the head if they are the last.
 
         Raises ArgumentError for blocks that the model does not have.
         """
@@ -55,10 +59,10 @@ class Part:
 
     @classmethod
     def parse(cls, text: str, config: ModelConfig) -> Part:
-        """Parses `4-11`, `4`, `embed`, `head`, or a full description such as `embed,0-3` and `8-11,head`.
+        """Parses `4-11`, `4`, `embed`, `head`, or a full description such as `embed,0-3` or `8-11,head`.
 
-        Blocks alone include the embedding or the head if they reach that end of the model; a leading `+` (`+0-3`)
-        excludes both. Raises ArgumentError for anything else.
+        If only blocks are given, the part has the embedding if it has the first block, and the head if it has the last
+        block; a leading `+` (`+0-3`) excludes both embedding and head. Raises ArgumentError for any other text.
         """
         bare = text.removeprefix("+")
         found = _PART.fullmatch(bare)
@@ -90,28 +94,28 @@ class Part:
 
     @property
     def blocks(self) -> range:
-        """The numbers of the blocks."""
+        """Returns the numbers of the blocks."""
         return range(self.first, self.end)
 
     def contains(self, other: Part) -> bool:
-        """True if the other part is equal to this one or a subset of it."""
+        """True if the other part is equal to this part or a subset of it."""
         inside = self.first <= other.first and other.end <= self.end
         return inside and self.embed >= other.embed and self.head >= other.head
 
     def precedes(self, other: Part) -> bool:
-        """True if the other part begins where this one ends."""
+        """True if the other part begins where this part ends."""
         return not self.head and not other.embed and self.end == other.first
 
     def before(self) -> Part | None:
-        """Returns the part before this one; None if it has the embedding."""
+        """Returns everything before this part as a part; None if this part has the embedding."""
         return None if self.embed else Part(0, self.first, True, False)
 
     def after(self, config: ModelConfig) -> Part | None:
-        """Returns the part after this one; None if it has the head."""
+        """Returns everything after this part as a part; None if this part has the head."""
         return None if self.head else Part(self.end, config.n_layer, False, True)
 
     def parameters(self, config: ModelConfig) -> dict[str, Parameter]:
-        """Returns the parameters of this part, in order of use; a tied head belongs to both ends."""
+        """Returns the parameters of this part by name, in order of use. A tied embedding belongs to the head too."""
         found, past_blocks = {}, False
         for name, parameter in config.parameters.items():
             past_blocks = past_blocks or parameter.layer is not None
@@ -124,13 +128,13 @@ class Part:
         return found
 
     def activations(self, config: ModelConfig) -> dict[str, Activation]:
-        """Returns the activations of this part, in order of computation."""
+        """Returns the activations of this part by name, in order of computation."""
         ends = {EMBED: self.embed, FINAL_NORM: self.head, LOGITS: self.head}
         return {name: a for name, a in config.activations.items() if ends.get(name, a.layer in self.blocks)}
 
 
 def checked_chain(parts: list[Part], config: ModelConfig) -> None:
-    """Raises ArgumentError unless the parts, in order, make up the whole model."""
+    """Raises ArgumentError unless the parts, in the given order, are the whole model without gaps."""
     if not parts or not parts[0].embed or not parts[-1].head or parts[-1].end != config.n_layer:
         missing = "the embedding" if not parts or not parts[0].embed else "the head"
         raise ArgumentError(f"the plan lacks {missing}; its parts must be the whole model in order")

@@ -1,4 +1,7 @@
-"""Collects the activations of a transformers model by hooks on the modules that a family's tensors name."""
+"""Collects the activations of a model in transformers, with which those of glgpt are compared.
+
+Hooks record the inputs and outputs of modules. A module is found by its role: the name of its tensors in a family.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,10 @@ if TYPE_CHECKING:
 
 
 def activations(config: ModelConfig, network: Any, ids: list[int]) -> dict[str, Any]:
-    """Returns every activation of a transformers model (eager attention) for `ids`, in natural shapes, float64.
+    """Runs the transformers model `network` on `ids`; returns every activation by name, as float64 in natural shapes.
 
-    Queries and keys are those that attention receives, after normalisation and rotation.
+    The model must use eager attention. Queries and keys are those that attention receives, after normalisation and
+    rotation.
     """
     import torch
 
@@ -62,7 +66,7 @@ def activations(config: ModelConfig, network: Any, ids: list[int]) -> dict[str, 
 
 
 def _scores(config: ModelConfig, layer: int, q: Any, k: Any) -> Any:
-    """Returns the scores of queries and keys `[heads, T, d]`, -inf where a token does not attend."""
+    """Returns the scores of queries and keys `[heads, T, d]`: -inf for keys to which a token does not attend."""
     import torch
 
     cap, window = config.attn_softcap, config.window_of(layer)
@@ -74,7 +78,10 @@ def _scores(config: ModelConfig, layer: int, q: Any, k: Any) -> Any:
 
 
 class Hooks:
-    """Forward hooks that record inputs and outputs of modules, by activation name, for the first sequence."""
+    """Forward hooks that record inputs and outputs of modules for the first sequence.
+
+    `found` holds what they recorded, by the name of the activation.
+    """
 
     def __init__(self, config: ModelConfig, network: Any) -> None:
         self.config, self.network = config, network
@@ -82,7 +89,7 @@ class Hooks:
         self._handles: list[Any] = []
 
     def block(self, i: int) -> None:
-        """Records the activations of block i outside attention."""
+        """Adds hooks that record the activations of block i, except those inside attention."""
         c = self.config
         first = inputs(c)[0]
         if c.norm_before:
@@ -105,7 +112,7 @@ class Hooks:
         self.output(in_block(i, RESID_POST), "block", i)
 
     def output(self, name: str, role: str, layer: int = 0) -> None:
-        """Records what the module of a role returns."""
+        """Adds a hook that records the output of the module of a role, as activation `name`."""
 
         module, columns = self._module(role, layer)
 
@@ -115,7 +122,7 @@ class Hooks:
         self._handles.append(module.register_forward_hook(hook))
 
     def input(self, name: str, role: str, layer: int = 0) -> None:
-        """Records the input of the module of a role."""
+        """Adds a hook that records the input of the module of a role, as activation `name`."""
 
         def hook(_: Any, inputs: Any, __: Any) -> None:
             self.found[name] = inputs[0][0]
@@ -123,7 +130,10 @@ class Hooks:
         self._handles.append(self._module(role, layer)[0].register_forward_hook(hook))
 
     def _module(self, role: str, layer: int) -> tuple[Any, slice]:
-        """Returns the module of a role, and the columns of its output if it computes several roles."""
+        """Returns the module of a role, and the columns of its output that belong to this role.
+
+        These are not all columns if the module computes several roles.
+        """
         name, columns = self.config.tensor(role, layer), slice(None)
         if any(role in roles for roles in self.config.fused.values()):
             tensor, columns = self.config.file_place(f"{name}.weight")
@@ -157,9 +167,9 @@ def _attention(network: Any) -> Iterator[list[tuple[Any, ...]]]:
 
     owner: Any = modeling
     name = "eager_attention_forward"
-    if not hasattr(modeling, name):  # a method of the class of its attention modules instead
+    if not hasattr(modeling, name):  # older models: attention modules have the method `_attn` instead
         owner, name = next(type(module) for module in network.modules() if hasattr(module, "_attn")), "_attn"
-    from unittest.mock import patch  # imported here, since it takes a tenth of a command's start
+    from unittest.mock import patch  # imported here, since the import takes a tenth of the start-up time of a command
 
     with patch.object(owner, name, recording(getattr(owner, name))):
         yield calls

@@ -1,4 +1,7 @@
-"""Rotary positions of a model: the frequencies of its heads' columns and the scalings that extend a context."""
+"""Computes the rotary positions of a model: the frequency of each pair of columns of a head, and their scalings.
+
+A scaling changes the frequencies of pretraining, so that a model can use a longer context.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +16,34 @@ if TYPE_CHECKING:
 
 
 class Angles(NamedTuple):
-    """Describes how a layer rotates queries and keys: radians per position for each pair of columns, and a factor.
+    """Describes how a layer rotates queries and keys.
 
-    Without frequencies, nothing rotates.
+    `frequencies` are the radians per position of each pair of columns; without any, nothing rotates. Rotated columns
+    are multiplied by `factor`.
     """
 
     frequencies: tuple[float, ...]
     factor: float
 
 
-# rope_type -> the numbers of `ModelConfig.rope_scaling`, as config.json names them
+# rope_type -> names in config.json of the numbers in `ModelConfig.rope_scaling`
 SCALINGS: dict[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "attention_factor", "truncate"),
     "dynamic": ("factor",),  # changes nothing within max_position_embeddings
-    # then a divisor of each frequency, for the positions of pretraining, to which the model is limited
+    # attention_factor, then a divisor for each frequency; the context is limited to that of pretraining
     "longrope": ("attention_factor",),
 }
 ORIGINAL = "original_max_position_embeddings"
 
 
 def frequencies(theta: float, width: int, kind: str = "default", scaling: Sequence[float] = ()) -> tuple[float, ...]:
-    """Returns radians by which each pair of `width` columns rotates from one position to the next (Su et al. 2021)."""
+    """Returns, for each pair of `width` columns, the radians of its rotation per position (Su et al. 2021).
+
+    `theta` is the base; `kind` is a key of `SCALINGS`, and `scaling` has its numbers.
+    """
     plain = [theta ** (-2 * i / width) for i in range(width // 2)]
     if kind == "linear":
         return tuple(f / scaling[0] for f in plain)
@@ -50,14 +57,20 @@ def frequencies(theta: float, width: int, kind: str = "default", scaling: Sequen
 
 
 def _llama3(f: float, factor: float, low: float, high: float, original: float) -> float:
-    """Divides a low frequency by `factor`, and a medium one by less; keeps a high one (Llama 3)."""
-    turns = original * f / (2 * math.pi)  # within the context of pretraining
+    """Returns a frequency after the scaling of Llama 3.
+
+    Divides low frequencies by `factor`, and medium ones by less; high ones stay unchanged.
+    """
+    turns = original * f / (2 * math.pi)  # number of turns within the context of pretraining
     blend = min(1.0, max(0.0, (turns - low) / (high - low)))
     return f * blend + f / factor * (1 - blend)
 
 
 def _yarn(plain: list[float], theta: float, width: int, scaling: Sequence[float]) -> tuple[float, ...]:
-    """Divides the frequencies by `factor`, except high ones, with a ramp between two bounds (Peng et al. 2023)."""
+    """Returns frequencies after the scaling of YaRN (Peng et al. 2023).
+
+    Divides low frequencies by `factor`; high ones stay unchanged, with a linear transition between two bounds.
+    """
     factor, fast, slow, original, _, truncate = scaling
 
     def pair(turns: float) -> float:
@@ -73,14 +86,15 @@ def _yarn(plain: list[float], theta: float, width: int, scaling: Sequence[float]
 
 
 def scaling_factor(kind: str, scaling: Sequence[float]) -> float:
-    """Returns the factor of rotated columns, which YaRN and LongRoPE have."""
+    """Returns the factor by which rotated columns are multiplied: 1, except in YaRN and LongRoPE."""
     return scaling[SCALINGS[kind].index("attention_factor")] if kind in ("yarn", "longrope") else 1.0
 
 
 def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of `ModelConfig` that a config.json describes in `rope_parameters` or `rope_scaling`.
+    """Returns the fields of `ModelConfig` for the rotary positions that a config.json describes.
 
-    Raises GlgptError for an unknown scaling or bad numbers.
+    They are in `rope_parameters` or `rope_scaling`, or next to these. Raises GlgptError for an unknown scaling or for
+    numbers that are missing or not above 0.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
@@ -89,7 +103,7 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {own: config[key] for key, own in names.items() if key in config}
     found |= {own: rope[key] for key, own in names.items() if key in rope}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    kind = "longrope" if kind == "su" else kind  # its first name
+    kind = "longrope" if kind == "su" else kind  # its former name
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise GlgptError(f"config: rope_type is {written(kind)}; glgpt runs {', '.join(map(repr, SCALINGS))}")
     if kind == "longrope":
@@ -105,7 +119,10 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _yarn_values(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns YaRN's numbers with the defaults of transformers. Raises GlgptError for `mscale`."""
+    """Returns the numbers of YaRN by name, with the defaults of transformers.
+
+    Raises GlgptError if `mscale` or `mscale_all_dim` is set, which glgpt does not support.
+    """
     for name in ("mscale", "mscale_all_dim"):
         if rope.get(name):
             raise GlgptError(f"config: {name} is {written(rope[name])}; glgpt runs yarn without it")
@@ -120,11 +137,15 @@ def _yarn_values(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
 
 
 def _longrope(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of LongRoPE (Ding et al. 2024), with the positions of pretraining and their short factors."""
+    """Returns the fields for LongRoPE (Ding et al. 2024): `n_positions` and `rope_scaling`.
+
+    The context is limited to that of pretraining, so only the short factors of the frequencies are needed. Raises
+    GlgptError for missing or bad numbers.
+    """
     largest, original = config.get("max_position_embeddings"), config.get(ORIGINAL, rope.get(ORIGINAL))
     for name, value in {"max_position_embeddings": largest, ORIGINAL: original}.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 2:
-            raise GlgptError(f"config: longrope needs {name} from 2, not {written(value)}")
+            raise GlgptError(f"config: {name} is {written(value)}; longrope needs an integer of at least 2")
     given, divisors = rope.get("factor"), rope.get("short_factor")
     factor = largest / original if given is None else given
     scale = rope.get("attention_factor")
@@ -136,7 +157,7 @@ def _longrope(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, A
 
 
 def published_rope(config: ModelConfig) -> dict[str, Any]:
-    """Returns the `rope_parameters` of a config.json."""
+    """Returns the `rope_parameters` of the config.json of a model: the reverse of `read_rope`."""
     names = SCALINGS[config.rope_type]
     found: dict[str, Any] = {"rope_type": config.rope_type, "rope_theta": config.rope_theta}
     found |= {"partial_rotary_factor": config.rotary_share} if config.rotary_share != 1 else {}
@@ -149,12 +170,15 @@ def published_rope(config: ModelConfig) -> dict[str, Any]:
 
 
 def check_rotary(config: ModelConfig) -> None:
-    """Raises GlgptError for a scaling without its numbers, or heads of an odd width."""
+    """Raises GlgptError for a scaling whose numbers are missing or bad, or if an odd number of columns rotates.
+
+    Converts the numbers of the scaling to float, and sets the missing type of Llama 3's scaling.
+    """
     scaling = config.rope_scaling
     if scaling is not None:
         object.__setattr__(config, "rope_scaling", tuple(map(float, scaling)))
         if not all(0 <= value < math.inf for value in config.rope_scaling or ()):
-            raise GlgptError(f"config: rope_scaling is {written(scaling)}; it must hold finite numbers from 0")
+            raise GlgptError(f"config: rope_scaling is {written(scaling)}; it must hold finite numbers of at least 0")
     if scaling and config.rope_type == "default":  # numbers without a type are Llama 3's
         object.__setattr__(config, "rope_type", "llama3")
     kind = config.rope_type

@@ -1,7 +1,7 @@
 """Describes a decoder: what its blocks compute, its parameters and activations, and the names in its checkpoint.
 
-The forward pass (`network`), loading, saving, initialisation, weight decay, capture, dumps, comparison, export and
-benchmarks read this spec and do not depend on a family.
+This description is the spec of a model. The forward pass (`network`), loading, saving, initialisation, weight decay,
+capture, dumps, comparison, export and benchmarks read the spec and do not depend on a family.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ MAX_SIZE = 1 << 24  # maximum vocabulary, width and context
 MAX_PARAMETERS = 1 << 34  # ten times as many as GPT-2 XL; 64 GiB in f32
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "relu2", "silu")
-WINDOWED, WHOLE = "sliding_attention", "full_attention"  # of `layer_types`
-ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}  # other names that transformers has for them
+WINDOWED, WHOLE = "sliding_attention", "full_attention"  # values of `layer_types`
+ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}  # other names in transformers
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer: sizes, and which of the known variants its blocks compute.
+    """Describes a decoder-only transformer: its sizes, and the variants that its blocks compute.
 
-    A family (`glgpt.models.families`) is a subclass with its usual values, the names of its checkpoints' tensors and
-    the mapping from its `config.json`. Fields that differ by layer hold a value for each; None stands for all layers.
+    A family (`glgpt.models.families`) is a subclass that has the family's usual values, the names of the tensors in its
+    checkpoints, and the mapping from its `config.json`. A field whose name ends in `_layers` has a boolean for each
+    layer; None: true for all layers.
     """
 
     vocab_size: int
@@ -48,47 +49,47 @@ class ModelConfig:
     layer_norm_epsilon: float = 1e-6
     rope_theta: float = 10000.0  # base of the rotary frequencies
     rope_scaling: tuple[float, ...] | None = None  # numbers of `rope_type` (`rotary.SCALINGS`)
-    tie_word_embeddings: bool = False  # the head is the embedding
+    tie_word_embeddings: bool = False  # the head, which computes the logits, uses the embedding's weight
     activation_function: str = "silu"  # of the MLP: one of ACTIVATIONS
     scale_attn_weights: bool = True  # False: scores have the factor 1
     scale_attn_by_inverse_layer_idx: bool = False  # divides the scores of layer i by i + 1
-    positions: str = "rotary"  # "absolute": a learned table added to the embedding; "rotary": rotates queries and keys
+    positions: str = "rotary"  # "absolute": learned, added to the embedding; "rotary": queries and keys are rotated
     rope_type: str = "default"
     norm: str = "rms"  # "rms", or "layer" with a bias
-    gated: bool = True  # the hidden layer is act(gate) * up; False: act(up)
+    gated: bool = True  # the MLP's hidden layer is act(gate) * up; False: act(up)
     qkv_bias: bool = False
-    out_bias: bool = False  # of attention's output
+    out_bias: bool = False  # bias of attention's output
     mlp_bias: bool = False
-    query_scale: float | None = None  # factor of the scores; None: as `scale_attn_weights` says
+    query_scale: float | None = None  # factor of the scores; None: `scale_attn_weights` decides
     gain_offset: float = 0.0  # a norm's factor is gain + gain_offset
     norm_before: bool = True  # norms the input of attention and of the MLP
     norm_after: bool = False  # norms the output of attention and of the MLP
     parallel: bool = False  # attention and MLP both read the block's input
-    qk_norm: str = ""  # RMS norm of queries and keys: "head": of each head, "width": of all heads together
+    qk_norm: str = ""  # RMS norm of queries and keys; "": none, "head": of each head, "width": of all heads
     scaled_embedding: bool = False  # the embedding is multiplied by sqrt(n_embd)
     rotary_share: float = 1.0  # share of a head's columns that rotate
-    local_rope_theta: float | None = None  # base of the layers with a window; None: `rope_theta`, scaled as the others
+    local_rope_theta: float | None = None  # base of layers with a window, unscaled; None: as in the other layers
     rotary_layers: tuple[bool, ...] | None = None  # which layers rotate
-    window: int | None = None  # positions that a token attends to, itself included
+    window: int | None = None  # number of positions to which a token attends, its own included; None: all
     window_layers: tuple[bool, ...] | None = None  # which layers have the window
     attn_softcap: float | None = None  # scores are softcap * tanh(scores / softcap)
     logit_softcap: float | None = None
-    interleaved_heads: bool = False  # packed q, k, v of a checkpoint alternate by head
+    interleaved_heads: bool = False  # in the checkpoint's qkv tensor, each head's q, k and v follow each other
 
     model_type: ClassVar[str]  # in config.json
     architecture: ClassVar[str]  # class in transformers
-    prefix: ClassVar[str]  # of every tensor in a checkpoint except the head
-    tensors: ClassVar[Mapping[str, str]]  # role -> its name without ".weight"; {} stands for the block's number
-    fused: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # tensor of a checkpoint -> roles whose rows it holds, in order
+    prefix: ClassVar[str]  # prefix of the name of every tensor in a checkpoint, except the head
+    tensors: ClassVar[Mapping[str, str]]  # role -> tensor's name without ".weight"; {} stands for the block's number
+    fused: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # checkpoint's tensor -> roles that share it, in row order
     keys: ClassVar[Mapping[str, str]]  # field -> its name in config.json
     only: ClassVar[Mapping[str, Any]] = {}  # field of config.json -> the only supported value
-    own_names: ClassVar[Mapping[str, Name]] = {}  # in addition to `names.all_names`
+    own_names: ClassVar[Mapping[str, Name]] = {}  # captions in addition to those of `names.all_names`
     buffers: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")  # tensors of a checkpoint that are not parameters
     head: ClassVar[str] = "lm_head.weight"
     input_first: ClassVar[bool] = False  # the checkpoint's linear weights are [in, out] instead of [out, in]
-    scaled_outputs: ClassVar[bool] = False  # fresh weights that write to the stream are divided by sqrt(2 n_layer)
-    dropouts: ClassVar[tuple[str, ...]] = ("attention_dropout",)  # fields of config.json
-    # For transformers' from_pretrained
+    scaled_outputs: ClassVar[bool] = False  # before training, `o` and `down` are divided by sqrt(2 n_layer)
+    dropouts: ClassVar[tuple[str, ...]] = ("attention_dropout",)  # dropout rates in config.json
+    # Keyword arguments for from_pretrained of transformers, when it loads the reference.
     reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager"}
 
     def __post_init__(self) -> None:
@@ -98,9 +99,9 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ModelConfig:
-        """Reads a parsed `config.json`; ignores keys that do not change the computation.
+        """Returns the configuration that a parsed `config.json` describes; ignores keys that do not change the model.
 
-        Raises GlgptError, naming the field, for one out of range or a value that no field of the spec describes.
+        Raises GlgptError, which names the field, for a value that is out of range or not supported.
         """
         for name, only in cls.only.items():
             if config.get(name) not in (None, only):
@@ -111,23 +112,26 @@ class ModelConfig:
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the fields that a `config.json` holds in another form than `keys`."""
+        """Returns fields of this class for those entries of a `config.json` that `keys` cannot describe."""
         return {}
 
     @classmethod
     def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> ModelConfig:
-        """Returns a model of this size with the family's usual settings; a gated MLP has 8/3 of the width."""
+        """Returns a model of this size with the family's usual settings and a tied head.
+
+        A gated MLP is 8/3 n_embd wide, rounded up to a multiple of 4.
+        """
         inner = math.ceil(8 * n_embd / 3 / 4) * 4 if cls.gated else None
         return cls(vocab_size, n_positions, n_embd, n_layer, n_head, n_inner=inner, tie_word_embeddings=True)
 
     def to_dict(self, dropout: float = 0.0) -> dict[str, Any]:
-        """Returns the `config.json` that transformers reads."""
+        """Returns the content of the `config.json` that transformers reads; `dropout` is the rate of all dropouts."""
         about = {"model_type": self.model_type, "architectures": [self.architecture]}
         about |= {key: getattr(self, own) for own, key in self.keys.items()}
         return about | dict.fromkeys(self.dropouts, dropout) | self.published()
 
     def published(self) -> dict[str, Any]:
-        """Returns the fields of `config.json` that `more` reads."""
+        """Returns the entries of `config.json` that `more` reads: the reverse of `more`."""
         return {}
 
     def shortened(self, positions: int) -> ModelConfig:
@@ -142,21 +146,21 @@ class ModelConfig:
 
     @cached_property
     def context(self) -> int:
-        """Positions that a program's caches hold: the model's `n_positions`, or fewer (`with_context`).
+        """Returns the number of positions that a program's caches hold: `n_positions`, or fewer (`with_context`).
 
-        It does not change results, and is part of neither `fields` nor equality.
+        This does not change results; `fields` and comparisons ignore it.
         """
         return self.n_positions
 
     @cached_property
     def half_caches(self) -> bool:
-        """True if a program's caches hold 16-bit floats (`with_context`). As `context`, it is not part of equality."""
+        """True if a program's caches hold 16-bit floats (`with_context`). `fields` and comparisons ignore this."""
         return False
 
     def with_context(self, positions: int, half_caches: bool | None = None) -> ModelConfig:
-        """Returns the same model for programs whose caches hold this many positions, at most `n_positions`.
+        """Returns the same model for programs whose caches hold `positions` positions; the maximum is `n_positions`.
 
-        `half_caches`: whether the caches hold 16-bit floats; None: as in this one.
+        `half_caches` is true if the caches hold 16-bit floats; None: as in this configuration.
         """
         config = copy.copy(self)
         config.__dict__["context"] = min(positions, self.n_positions)
@@ -166,49 +170,49 @@ class ModelConfig:
 
     @property
     def d_head(self) -> int:
-        """Width of one attention head."""
+        """Returns the width of one attention head."""
         return self.n_embd // self.n_head if self.head_dim is None else self.head_dim
 
     @property
     def n_kv_head(self) -> int:
-        """Number of key and value heads."""
+        """Returns the number of key heads, which is also the number of value heads."""
         return self.n_head if self.kv_heads is None else self.kv_heads
 
     @property
     def group(self) -> int:
-        """Number of query heads that share a key and value head."""
+        """Returns the number of query heads that share one head of keys and values."""
         return self.n_head // self.n_kv_head
 
     @property
     def d_inner(self) -> int:
-        """Width of the MLP's hidden layer."""
+        """Returns the width of the MLP's hidden layer."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
 
     # -- what a layer computes --------------------------------------------------------------------------------------
 
     def scale(self, layer: int) -> float:
-        """Returns the factor of the scores of a layer."""
+        """Returns the factor by which the scores of a layer are multiplied."""
         scale = float(self.d_head**-0.5) if self.scale_attn_weights else 1.0
         scale = scale if self.query_scale is None else self.query_scale
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
     @property
     def embed_scale(self) -> float:
-        """Returns the factor of the embedding."""
+        """Returns the factor by which the embedding is multiplied."""
         return self.n_embd**0.5 if self.scaled_embedding else 1.0
 
     @property
     def d_rotary(self) -> int:
-        """Number of a head's columns that rotate."""
+        """Returns how many columns of a head rotate."""
         return int(self.d_head * self.rotary_share)
 
     @cached_property
     def frequencies(self) -> tuple[float, ...]:
-        """Radians by which each pair of a head's columns rotates from one position to the next (Su et al. 2021)."""
+        """Returns, for each pair of columns of a head, the radians of its rotation per position (Su et al. 2021)."""
         return frequencies(self.rope_theta, self.d_rotary, self.rope_type, self.rope_scaling or ())
 
     def rotation(self, layer: int) -> Angles:
-        """Returns how queries and keys of a layer rotate by position; without frequencies, they do not."""
+        """Returns how queries and keys of a layer rotate by position; without frequencies if they do not rotate."""
         if self.positions != "rotary" or (self.rotary_layers is not None and not self.rotary_layers[layer]):
             return Angles((), 1.0)
         if self.local_rope_theta is not None and self.window_of(layer):
@@ -216,7 +220,7 @@ class ModelConfig:
         return Angles(self.frequencies, scaling_factor(self.rope_type, self.rope_scaling or ()))
 
     def window_of(self, layer: int) -> int:
-        """Returns how many positions a token of this layer attends to, itself included; 0 if all."""
+        """Returns to how many positions a token attends in this layer, its own included; 0 if to all positions."""
         windowed = self.window_layers is None or self.window_layers[layer]
         return self.window if self.window is not None and windowed else 0
 
@@ -224,16 +228,16 @@ class ModelConfig:
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """Every parameter that a checkpoint must hold, by name, in order of use."""
+        """Returns every parameter that a checkpoint must hold, by name, in order of use."""
         return parameter_table(self)
 
     @cached_property
     def file_tensors(self) -> dict[str, FileTensor]:
-        """Every tensor that a checkpoint must hold, by its name there without the prefix, in order of use."""
+        """Returns every tensor that a checkpoint must hold, in order of use, by its name there without the prefix."""
         return file_tensor_table(self)
 
     def file_place(self, parameter: str) -> tuple[FileTensor, slice]:
-        """Returns the tensor of a checkpoint that holds a parameter, and its rows there."""
+        """Returns the tensor of a checkpoint that holds a parameter, and the parameter's rows in that tensor."""
         return self._file_places[parameter]
 
     @cached_property
@@ -242,62 +246,66 @@ class ModelConfig:
 
     @cached_property
     def activations(self) -> dict[str, Activation]:
-        """Every activation, in order of computation; queries and keys are those after rotation."""
+        """Returns every activation by name, in order of computation; queries and keys are those after rotation."""
         return activation_table(self)
 
     def tensor(self, role: str, layer: int | str = "{}") -> str:
-        """Returns the name of a tensor by its role, without `.weight` or `.bias`."""
+        """Returns the name of the tensor with this role in a layer, without `.weight` or `.bias`."""
         return self.tensors[role].format(layer)
 
     @property
     def embedding(self) -> str:
-        """The embedding of tokens; also the head if they are tied."""
+        """Returns the name of the token embedding; if head and embedding are tied, it is also the head."""
         return f"{self.tensors['embed']}.weight"
 
     @property
     def block_prefix(self) -> str:
-        """The prefix of every parameter of a block; {} stands for the block's number."""
+        """Returns the prefix of the names of a block's parameters; {} stands for the block's number."""
         return self.tensors["block"] + "."
 
     # -- derived ----------------------------------------------------------------------------------------------------
 
     @property
     def tied(self) -> dict[str, str]:
-        """Tensors of a checkpoint that repeat a parameter: name -> the parameter."""
+        """Returns the tensors of a checkpoint that repeat a parameter: name of the tensor -> name of the parameter."""
         return {self.head: self.embedding} if self.tie_word_embeddings else {}
 
     @property
     def output(self) -> str:
-        """The parameter that turns the last norm into logits."""
+        """Returns the name of the parameter that turns the output of the final norm into logits."""
         return self.tied.get(self.head, self.head)
 
     @property
     def parameter_count(self) -> int:
-        """Number of learned values; a tied head counts once."""
+        """Returns the number of learned values; a head that is tied to the embedding counts once."""
         return sum(p.count for p in self.parameters.values())
 
     @property
     def block_flops(self) -> int:
-        """Floating-point operations for a token in the products of all blocks, without attention and head."""
+        """Returns the floating-point operations per token in the linear layers of all blocks, without the head."""
         return 2 * sum(p.count for p in self.parameters.values() if p.product and p.layer is not None)
 
     @property
     def head_flops(self) -> int:
-        """Floating-point operations for the logits of a token."""
+        """Returns the floating-point operations for the logits of one token."""
         return 2 * self.parameters[self.output].count
 
     def training_flops(self, context: int) -> int:
-        """Returns the operations for a token in a training step: products and attention, forward and backward.
+        """Returns the floating-point operations per token of a training step with `context` positions.
 
-        The backward pass takes twice the operations of the forward pass: 6 N for the N weights of products and 12 L W T
-        for attention (Kaplan et al. 2020).
+        The backward pass takes twice as many operations as the forward pass. Together they take 6 N operations for the
+        N weights of linear layers, and 12 L W T for attention with L layers, a total width W of all heads and T
+        positions (Kaplan et al. 2020).
         """
         attention = 12 * self.n_layer * self.n_head * self.d_head * context
         return 3 * (self.block_flops + self.head_flops) + attention
 
     @property
     def names(self) -> dict[str, Name]:
-        """Caption and explanation of each activation, parameter, state and pass; {} stands for a block's number."""
+        """Returns caption and explanation of activations, parameters, states and passes by name.
+
+        In a name, {} stands for a block's number.
+        """
         found = all_names(self) | dict(self.own_names)
         if self.tie_word_embeddings:
             title, about = found[self.embedding]
@@ -305,13 +313,13 @@ class ModelConfig:
         return found
 
     def template(self, parameter: Parameter) -> str:
-        """Returns a parameter's name with {} as its block's number."""
+        """Returns the name of a parameter with {} instead of the block's number."""
         if parameter.layer is None:
             return parameter.name
         return self.block_prefix + parameter.name.removeprefix(self.block_prefix.format(parameter.layer))
 
     def stored_name(self, name: str) -> str:
-        """Returns a parameter's name in a checkpoint file."""
+        """Returns the name that a tensor has in a checkpoint file, with the prefix."""
         return name if name == self.head else self.prefix + name
 
     def shape(self) -> dict[str, int]:
@@ -320,7 +328,7 @@ class ModelConfig:
         return {name: getattr(self, name) for name in names}
 
     def stream(self) -> list[str]:
-        """Returns the residual stream's names: after the embedding and after each block."""
+        """Returns the names of the residual stream: after the embedding, then after each block."""
         return [EMBED, *(in_block(i, RESID_POST) for i in range(self.n_layer))]
 
     def patterns(self) -> list[str]:
@@ -328,7 +336,7 @@ class ModelConfig:
         return [in_block(i, PATTERN) for i in range(self.n_layer)]
 
 
-# field, minimum, limit
+# Fields with numbers: name, minimum, maximum (excluded).
 LIMITS = (
     ("layer_norm_epsilon", 0, 1),
     ("rope_theta", 1, math.inf),
@@ -344,7 +352,10 @@ OPTIONAL = {"local_rope_theta", "query_scale", "attn_softcap", "logit_softcap"}
 
 
 def checked(config: ModelConfig) -> None:
-    """Raises GlgptError, naming the field as `config.json` does, for a value that is out of range or does not fit."""
+    """Raises GlgptError for a value that is out of range or conflicts with another value.
+
+    The error names the field as `config.json` does.
+    """
     _check_sizes(config)
     _check_values(config)
     _check_layers(config)
@@ -363,7 +374,10 @@ def checked(config: ModelConfig) -> None:
 
 
 def _check_values(config: ModelConfig) -> None:
-    """Raises GlgptError for a switch that is not a boolean, a number out of range or an unknown activation."""
+    """Raises GlgptError for a switch that is not a boolean, a number out of range or an unknown activation function.
+
+    Converts numbers to float, and the activation function to the name that glgpt uses.
+    """
     said = config.keys
     for name in (field.name for field in fields(config) if field.type == "bool"):
         if not isinstance(getattr(config, name), bool):
@@ -375,9 +389,9 @@ def _check_values(config: ModelConfig) -> None:
         if value is None and name in OPTIONAL:
             continue
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value < high:
-            limits = f"in [{low}, {high})" if high < math.inf else f"from {low}"
+            limits = f"in [{low}, {high})" if high < math.inf else f"of at least {low}"
             raise GlgptError(f"config: {said.get(name, name)} is {written(value)}; it must be a number {limits}")
-        object.__setattr__(config, name, float(value))  # JSON's 0 is an int, which GLSL would not take
+        object.__setattr__(config, name, float(value))  # JSON's 0 is an int, and GLSL needs a float
     act = config.activation_function
     if isinstance(act, str):
         object.__setattr__(config, "activation_function", ALIASES.get(act, act))
@@ -387,7 +401,7 @@ def _check_values(config: ModelConfig) -> None:
 
 
 def _check_layers(config: ModelConfig) -> None:
-    """Raises GlgptError unless fields that differ by layer have a value for each."""
+    """Raises GlgptError unless each `_layers` field has a value for every layer; converts the values to booleans."""
     for name in ("rotary_layers", "window_layers"):
         layers = getattr(config, name)
         if layers is not None:
@@ -398,7 +412,10 @@ def _check_layers(config: ModelConfig) -> None:
 
 
 def whole_number(config: Mapping[str, Any], name: str, default: int) -> int:
-    """Returns a positive integer of a config.json. Raises GlgptError, naming the field, for anything else."""
+    """Returns a positive integer from a config.json, or `default` if it is missing or null.
+
+    Raises GlgptError, which names the field, for any other value.
+    """
     value = config.get(name)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_SIZE:
@@ -407,7 +424,7 @@ def whole_number(config: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def layer_count(config: Mapping[str, Any], name: str, default: int) -> int:
-    """Returns the number of layers of a config.json. Raises GlgptError, naming the field, if it is too large."""
+    """Returns the number of layers from a config.json, like `whole_number`. Raises GlgptError if it is too large."""
     count = whole_number(config, name, default)
     if count > MAX_LAYERS:
         raise GlgptError(f"config: {name} is {count}; at most {MAX_LAYERS} are supported")
@@ -415,7 +432,10 @@ def layer_count(config: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def values_of_layers(config: Mapping[str, Any], name: str, default: Sequence[Any]) -> list[Any]:
-    """Returns a list of a config.json that has a value for each layer. Raises GlgptError for anything else."""
+    """Returns a list from a config.json, or `default` if it is missing or null.
+
+    Raises GlgptError if the value is not a list or has too many layers. `checked` compares the length with `n_layer`.
+    """
     found = config.get(name)
     found = list(default) if found is None else found
     if not isinstance(found, list) or len(found) > MAX_LAYERS:
@@ -424,9 +444,10 @@ def values_of_layers(config: Mapping[str, Any], name: str, default: Sequence[Any
 
 
 def read_windows(config: Mapping[str, Any], windowed: Sequence[bool]) -> dict[str, Any]:
-    """Returns the window of a config.json and the layers that have it: `layer_types`, or else those `windowed`.
+    """Returns the fields `window` and `window_layers` from a config.json; no fields if no layer has a window.
 
-    Raises GlgptError for another type of layer.
+    The entry `layer_types` has the type of each layer. If it is missing, the layers that are true in `windowed` have
+    the window. Raises GlgptError for an unknown type of layer.
     """
     types = values_of_layers(config, "layer_types", [WINDOWED if value else WHOLE for value in windowed])
     for kind in types:
@@ -437,7 +458,7 @@ def read_windows(config: Mapping[str, Any], windowed: Sequence[bool]) -> dict[st
 
 
 def published_windows(config: ModelConfig) -> dict[str, Any]:
-    """Returns the window of a model and the layers that have it, as `read_windows` reads them."""
+    """Returns the entries of a config.json that `read_windows` reads; no entries if no layer has a window."""
     windows = [config.window_of(i) > 0 for i in range(config.n_layer)]
     if not any(windows):
         return {}
@@ -446,7 +467,7 @@ def published_windows(config: ModelConfig) -> dict[str, Any]:
 
 
 def _check_sizes(config: ModelConfig) -> None:
-    """Raises GlgptError if a size is not a positive integer or too large, or there are too many layers."""
+    """Raises GlgptError if a size is not a positive integer, if it is too large, or if there are too many layers."""
     names = ["vocab_size", "n_positions", "n_embd", "n_layer", "n_head"]
     names += [name for name in ("kv_heads", "n_inner", "head_dim", "window") if getattr(config, name) is not None]
     for name in names:

@@ -1,4 +1,8 @@
-"""Describes a model for views: the stages of a block, and names, groups and explanations for a page's manifest."""
+"""Describes a model for the page that displays it: the stages of a block, and names, groups and explanations.
+
+A stage is a cell of a block in the machine view, which draws a model as a diagram. A manifest is the JSON file that
+describes an exported page.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,12 @@ from glgpt.models.activations import ACT, EMBED, RESID_POST, SCORES, Kind, Q, in
 from glgpt.models.part import Part
 from glgpt.models.spec import ModelConfig
 
-BLOCK = in_block("{}", "")  # prefix of the names of a block's activations
+BLOCK = in_block("{}", "")  # prefix of the names of a block's activations; {} stands for the block's number
 _Name = Annotated[str, Field(min_length=1)]
 
 
 class ListedActivation(TypedDict):
-    """An activation, as a manifest lists it; see `glgpt.models.activations.Activation`."""
+    """An activation in a manifest; see `glgpt.models.activations.Activation`."""
 
     name: _Name
     kind: Kind
@@ -26,14 +30,18 @@ class ListedActivation(TypedDict):
 
 
 class AddedPart(TypedDict):
-    """A part of a block that adds to the residual stream, and the activation that it adds."""
+    """A part of a block (attention or MLP), and `out`, the activation that it adds to the residual stream."""
 
     part: str
     out: str
 
 
 class ListedStage(TypedDict):
-    """A cell of a block: the activations of the block that it shows, and the part that adds them."""
+    """A stage in a manifest: `shows` are the activations that the cell shows.
+
+    `adds` is the part of the block (attention or MLP) whose output is added to the residual stream here; None: nothing
+    is added.
+    """
 
     title: str
     shows: Annotated[list[str], Field(min_length=1)]
@@ -41,7 +49,7 @@ class ListedStage(TypedDict):
 
 
 class NamedThing(TypedDict):
-    """An activation, parameter, state or pass, with its caption and explanation."""
+    """An activation, parameter, state or pass, with its caption `title` and its explanation `about`."""
 
     name: _Name
     title: NotRequired[str]
@@ -49,7 +57,7 @@ class NamedThing(TypedDict):
 
 
 class Family(TypedDict):
-    """The model family's names, with captions and explanations; {} in a name stands for a block's number."""
+    """The names that a model family uses, with captions and explanations; {} in a name stands for a block's number."""
 
     blocks: Annotated[
         list[Annotated[str, Field(pattern="\\{\\}")]],
@@ -91,7 +99,10 @@ class Family(TypedDict):
 
 
 class Stage(NamedTuple):
-    """A cell of the model diagram: the activations that it shows, and the part that adds it to the residual stream."""
+    """A cell of a block in the machine view: `names` are the activations that it shows.
+
+    `adds` is the part of the block (attention or MLP) whose output is added to the residual stream here, if any.
+    """
 
     title: str
     names: list[str]
@@ -99,7 +110,7 @@ class Stage(NamedTuple):
 
 
 def stages(config: ModelConfig, block: int) -> list[Stage]:
-    """Returns the cells of a block from top to bottom, as the page shows them."""
+    """Returns the stages of a block from top to bottom, as the page shows them."""
     names = [name for name in config.activations if name.startswith(in_block(block, ""))]
     kinds = {kind: [n for n in names if config.activations[n].kind == kind] for kind in ("cache", "heads")}
     added = [name for name in names if config.activations[name].added]
@@ -117,8 +128,9 @@ def stages(config: ModelConfig, block: int) -> list[Stage]:
 def family_json(config: ModelConfig, states: Sequence[str] = ()) -> Family:
     """Returns names, groups and explanations for a manifest; {} in a name stands for a block's number.
 
-    `states` are the prefixes of states that belong to an activation. `names` is in the order in which a view lists
-    them: activations as computed, parameters as used, then others.
+    `states` are prefixes: a state whose name is such a prefix and the name of an activation belongs to that activation.
+    `names` has the order in which the page lists them: activations in order of computation, parameters in order of use,
+    then other names.
     """
     activations = [a.name if a.layer is None else BLOCK + part_of(a.name) for a in config.activations.values()]
     words = config.names

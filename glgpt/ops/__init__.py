@@ -1,7 +1,7 @@
-"""The ops that models are recorded with: each checks shapes, emits shader passes and records its gradient (vjp).
+"""Defines the ops from which models are recorded: each checks shapes, emits passes and may record its gradient (vjp).
 
-Ops are functions such as `matmul`, `attend`, `norm`, `cross_entropy` and `adamw`. The shader of an op is the file of
-the same name in `glsl/`. Depends on `glgpt.program` (tensors and the recorder), not on models or OpenGL.
+Ops are functions such as `matmul`, `attend`, `norm`, `cross_entropy` and `adamw`. The shader of most ops is the file of
+the same name in `glsl/`. The package depends on `glgpt.program` (tensors and the recorder), not on models or OpenGL.
 """
 
 from glgpt.ops.adamw import AdamW, LossScale, adamw, gradient_norm, normal

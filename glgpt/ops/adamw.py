@@ -9,17 +9,17 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
-SIDE = 32  # the first sums of squares are at most 32 x 32 texels
-ACROSS = 64  # width in texels of the row they are reduced to next
-MAX_TENSORS = 16  # tensors that one pass adds up: every device can sample this many
+SIDE = 32  # the first pass reduces gradients to at most 32 x 32 texels with sums of squares
+ACROSS = 64  # further passes reduce these texels to rows of this many texels, and then to one texel
+MAX_TENSORS = 16  # maximum number of tensors that one pass adds up: every device can sample this many textures
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """A factor, the first value of `factor`, that scales gradients into the range of float16.
+    """A factor that scales gradients into the range of float16: the first value of `factor`.
 
-    `overflowed` is a ping-pong pair of states (old, new): it becomes 1 at the first norm that is not finite and stays 1
-    until a caller clears it.
+    `overflowed` is a ping-pong pair of states (old, new) that holds a flag. The flag becomes 1 at the first norm that
+    is not finite, and stays 1 until a caller clears it.
     """
 
     factor: Tensor
@@ -36,13 +36,13 @@ def gradient_norm(
     scale: LossScale | None = None,
     name: str = "gradient_norm",
 ) -> Tensor:
-    """Records the norm of all gradients together: `[1, 4]`, (norm, factor for each gradient, 1 if it is finite, 0).
+    """Records the norm of all gradients together: (norm, factor by which to multiply gradients, finite, 0), `[1, 4]`.
 
-    The gradients given are those of (sum of losses) / `rows`. The norm and the scaled gradients are those of the mean
-    over the targets that count; their number is the sum of the second column of the first `micro_batches` rows of
-    `losses` `[.., 4]`; without any such target, the norm is 0. The factor also clips the norm to `clip`; 0 disables
-    clipping. With a loss scale, the gradients given are multiplied by it already, and after an overflow no norm counts
-    as finite.
+    `finite` is 1 if the norm is finite, otherwise 0. The gradients given are those of (sum of losses) / `rows`. The
+    norm, and the gradients after multiplication, are those of the mean loss over the targets. The number of targets is
+    the sum of the second column of the first `micro_batches` rows of `losses` `[.., 4]`; if it is 0, the norm is 0. The
+    factor also clips the norm to `clip`; 0 disables clipping. With a loss scale, the gradients given have been
+    multiplied by it, the norm is without it, and after an overflow no norm counts as finite.
     """
     sums = [
         _sum_squares(rec, gradients[i : i + MAX_TENSORS], f"{name}.{i}") for i in range(0, len(gradients), MAX_TENSORS)
@@ -82,7 +82,7 @@ def _add_up(rec: Recorder, sums: Sequence[Tensor], width: int, name: str) -> Ten
 
 @dataclass(frozen=True)
 class AdamW:
-    """The constants of an AdamW step: decay rates of the two averages, the epsilon, and the weight decay."""
+    """The constants of an AdamW step: the decay rates of the two running averages, epsilon, and the weight decay."""
 
     betas: tuple[float, float]
     eps: float
@@ -98,10 +98,11 @@ def adamw(
     norm: Tensor,
     settings: AdamW,
 ) -> None:
-    """Records one AdamW step of a parameter x and its running averages of gradients and of squared gradients.
+    """Records one AdamW step of a parameter x, with running averages of its gradients and of its squared gradients.
 
-    Each of the three is a ping-pong pair of states (old, new). The scalars `lr`, `unbias1` and `unbias2`
-    (1 / (1 - beta^step)) are set by the caller of the entry.
+    x, `exp_avg` and `exp_avg_sq` are ping-pong pairs of states (old, new). `norm` is the output of `gradient_norm`. The
+    caller of the entry sets the scalars `lr` (the learning rate), `unbias1` and `unbias2` (1 / (1 - beta^step) for the
+    two decay rates beta).
     """
     beta1, beta2 = settings.betas
     defines = {"BETA1": float(beta1), "BETA2": float(beta2)}
@@ -123,10 +124,11 @@ def normal(
     rows: tuple[int, int],
     cols: tuple[int, int],
 ) -> None:
-    """Fills the state x with normally distributed numbers and zeroes its moments.
+    """Fills the state x with normally distributed numbers and sets AdamW's moments of x to zero.
 
-    The numbers are a hash of the scalar `seed`, `site`, and the row and texel. `rows` and `cols` are (period, number of
-    each period in use); the rest is padding and stays zero.
+    The numbers have the given mean and the standard deviation `spread`. They depend on a hash of the scalar `seed`, of
+    `site` (a number of this parameter), and of the row and texel. `rows` and `cols` are (period, number in use): in
+    each period of rows or columns, the first ones are in use; the others are padding and stay zero.
     """
     defines = {"MEAN": mean, "SPREAD": spread, "SITE": site, "ROW_PERIOD": rows[0], "ROW_LIVE": rows[1]}
     defines |= {"COLUMN_PERIOD": cols[0], "COLUMN_LIVE": cols[1]}

@@ -1,8 +1,8 @@
 """Causal attention over caches of keys and values (Vaswani et al. 2017).
 
-The heads of a row are stored next to each other, each padded to whole texels. Score rows are `t * n_head + head`. Row
-tiles split t into distant ranges, so that one fragment computes several distant t of one head and fetches each key
-once. The runtime scalar `pos` is the position of the first row.
+The heads of a row are stored next to each other, each padded to whole texels. Row `t * n_head + head` of scores is for
+token t and one head, and its columns are the keys. Row tiles split t into distant ranges, so that one fragment computes
+several distant t of one head and fetches each key once. The runtime scalar `pos` is the position of the first token.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-PATTERNS = ("uniform", "previous", "first")  # of `set_pattern`: all tokens so far equally, the previous, the first one
-MASKED = -1.0e30  # finite, so that an infinity always means an overflow
+# Patterns for `set_pattern`: a head attends to all tokens so far equally, to the previous token, or to the first token.
+PATTERNS = ("uniform", "previous", "first")
+MASKED = -1.0e30  # score of a masked key: finite, so that an infinity always means an overflow
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class ScoreLimits:
 
     @property
     def defines(self) -> dict[str, int | float]:
-        """The defines of `limited.glsl`."""
+        """Returns the defines of `limited.glsl`."""
         window: dict[str, int | float] = {"WINDOW": self.window} if self.window else {}
         return window | ({"CAP": self.cap} if self.cap else {})
 
 
 UNLIMITED = ScoreLimits()
-KEYS, RANGES = 128, 8  # attention of one row: at least this many keys in a range, and at most this many ranges
+KEYS, RANGES = 128, 8  # attention of one row: minimum number of keys in a range, and maximum number of ranges
 
 
 def split_qkv(
@@ -54,10 +55,11 @@ def split_qkv(
     normed: Normed | None = None,
     rows: Rows | None = None,
 ) -> None:
-    """Writes x `[T, 3 * n_head * d]` to the states q, k, v `[context, n_head * d]`, from row `pos` on.
+    """Splits x `[T, 3 * n_head * d]` and writes it to the states q, k, v `[context, n_head * d]`, from row `pos` on.
 
-    If x is the partial sums of one row, `normed` is given with it, and the sums are finished here as in `combine`. With
-    `rows`, they are written from row `row` on. If q, k and v are scratch tensors, they have the rows of x.
+    If x is the partial sums of one row, `normed` is given too, and the sums are added up here as in `combine`. With
+    `rows`, q, k and v are written from row `row` on. If q, k and v are scratch tensors, they have the same rows as x,
+    and the op has a gradient.
     """
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
@@ -82,8 +84,8 @@ def split_qkv(
 def score_tiles(rec: Recorder, rows: int, batch: int, n_head: int, least: int) -> int:
     """Returns the number of row tiles for `rows` positions of each sequence: the first multiple of `least` that fits.
 
-    It fits if the height of the scores is within the texture limit and, with a `batch`, if it divides `rows`. Returns
-    `least` if none fits.
+    A number of tiles fits if the tiles of the scores are not higher than the texture limit and, for several sequences
+    (`batch` > 1), if the number divides `rows` evenly. Returns `least` if no number fits.
     """
     fitting = (
         tiles
@@ -95,17 +97,18 @@ def score_tiles(rec: Recorder, rows: int, batch: int, n_head: int, least: int) -
 
 @dataclass(frozen=True)
 class AttentionRows:
-    """The rows of an attention op: some positions of each of `batch` sequences, with `n_head` heads each.
+    """The rows of an attention op: `positions` positions of each of `batch` sequences, with `n_head` heads each.
 
-    Row t of all sequences comes before row t + 1: queries, keys and values of sequence s are in row t * batch + s.
+    Position t of all sequences comes before position t + 1: queries, keys and values of sequence s at position t are in
+    row t * batch + s.
     """
 
     positions: int
     n_head: int
-    scale: float = 1.0  # factor of the products
+    scale: float = 1.0  # factor by which scores are multiplied
     batch: int = 1
     limits: ScoreLimits = UNLIMITED
-    keys: int = 0  # keys of the positions from `pos` + `keys` on are not drawn; 0: all are (`Window.keys`)
+    keys: int = 0  # keys at positions from `pos` + `keys` on are not drawn (`Window.keys`); 0: all are drawn
 
 
 def scores(
@@ -120,10 +123,11 @@ def scores(
 ) -> Tensor:
     """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for the rows t; `masked` where s > pos + t.
 
-    If q or k has fewer heads than `n_head`, neighbouring heads share one (grouped-query attention, Ainslie et al.
-    2023). The gradient assumes that `pos` is 0 and that q and k have only these rows. With `to_position`, texels
-    beyond the position of every row of a fragment are not written, since a chunk of a prompt needs few of the keys;
-    `rows.keys` does the same for all rows of the pass, and takes precedence.
+    If q or k has fewer heads than `n_head`, neighbouring heads of scores share a head of q or k (grouped-query
+    attention, Ainslie et al. 2023). The gradient assumes that `pos` is 0 and that q and k have only these rows. With
+    `to_position`, texels beyond the positions of all rows that a fragment computes are not written, since a prompt is
+    processed in chunks and a chunk needs only a part of the keys. `rows.keys` limits the keys of all rows of the pass
+    in the same way; if it is set, `to_position` is ignored.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     padded = -(-count // tile_rows) * tile_rows
@@ -155,7 +159,8 @@ def _soft_cap_vjp(rec: Recorder, dy: Tensor, y: Tensor, cap: float) -> Tensor:
 def _attend_vjp(rec: Recorder, x: Tensor, dz: Tensor, rows: AttentionRows, name: str, group: int) -> Tensor:
     """Records the gradient of keys or values: y[s] = scale * sum over t of x[t, s] dz[t], per head and sequence.
 
-    `group` heads share one head of keys and values, which gets the sum of their gradients.
+    For values, x is the pattern and dz the gradient of the output; for keys, x is the gradient of the scores and dz the
+    queries. `group` heads share one head of keys and values, which gets the sum of their gradients.
     """
     n_head, batch = rows.n_head, rows.batch
     transposed = rec.scratch(f"{x.name}.transposed", x.layout)
@@ -175,11 +180,12 @@ def softmax(
     to_position: bool = False,
     keys: int = 0,
 ) -> Tensor:
-    """Records the softmax of each row of scores up to its position; values beyond are zero.
+    """Records the softmax of each row of scores over the keys up to the row's position; values of later keys are zero.
 
     `n_head` consecutive rows have the same position. The result and the gradient of the scores are stored as `dtype`;
-    sums are f32. `to_position` works as in `scores`. With `keys`, keys of the positions from `pos` + `keys` on are not
-    drawn, which takes precedence unless a texel holds keys of several column tiles.
+    sums are f32. `to_position` works as in `scores`. With `keys`, keys at positions from `pos` + `keys` on are not
+    drawn, and `to_position` is ignored. If `dtype` is packed, a texel holds keys of several column tiles, and `keys` is
+    ignored instead.
     """
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
@@ -207,10 +213,10 @@ def _to_position(ends_there: bool) -> dict[str, int]:
 
 
 def set_pattern(rec: Recorder, x: Tensor, how: Tensor, n_head: int) -> Tensor:
-    """Records a copy of the pattern x `[T n_head, keys]` in which some heads attend to fixed tokens.
+    """Records a copy of the pattern x `[T * n_head, keys]` in which some heads attend as one of `PATTERNS` specifies.
 
-    `how` has a texel for each head: 0 leaves the head's pattern unchanged, k selects `PATTERNS[k - 1]`. The op is not
-    differentiable.
+    `how` has a texel for each head: 0 leaves the pattern of the head unchanged, and k selects `PATTERNS[k - 1]`. The op
+    is not differentiable.
     """
     y = rec.scratch(x.name, x.layout)
     rec.emit("set_pattern", {"x": x, "how": how}, {"y": y}, {"N_HEAD": n_head}, label=f"{x.name}.edit")
@@ -226,9 +232,10 @@ def attend(
     dtype: str,
     group: int = 1,
 ) -> Tensor:
-    """Records z[t] = scale * sum over s of pattern[t, s] v[s] for each head: `[T, n_head * d]`, rows as in `scores`.
+    """Records z[t] = scale * sum over s of pattern[t, s] v[s] for each head: `[T, n_head * d]`, stored as `dtype`.
 
-    `group` neighbouring heads share one head of v.
+    `pattern` has the rows of `scores`. `group` neighbouring heads share one head of v. Raises ValueError if the rows of
+    several sequences cannot be split into the row tiles of the pattern.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     tr = pattern.layout.tiles[0]
@@ -261,11 +268,12 @@ def attend_row(
     group: int = 1,
     rows: Rows | None = None,
 ) -> Row:
-    """Records z of one row directly from its scores `[n_head, context]`, in ranges of at least `least` keys.
+    """Records z (as in `attend`) for one row directly from its scores `[n_head, context]`.
 
-    One row has too few columns to fill a GPU, so ranges of keys are computed in parallel, and the product that reads z
-    combines them. On software GL, one range of all keys is faster. `group` heads share one head of v. With `rows`, the
-    scores are `[size * n_head, context]` and the result is z of each row, `[size, n_head * d]`, ranges combined.
+    One row has too few columns to fill a GPU, so ranges of at least `least` keys are computed in parallel, and the
+    product that reads z combines them; it gets an `AttendedRow`. On software GL, one range of all keys is faster; the
+    result is then z. `group` heads share one head of v. With `rows`, the scores are `[size * n_head, context]`, and the
+    result is z for each text, `[size, n_head * d]`, with its ranges combined.
     """
     keys = max(least, 16 * -(-score.cols // (16 * RANGES)))
     ranges = -(-score.cols // keys)
@@ -299,7 +307,7 @@ def scores_rows(
 ) -> Tensor:
     """Records scores[i * n_head + head, s] = scale * q[row + i] . key s of text i; `MASKED` beyond the text's position.
 
-    Returns `[size * n_head, context]`. The queries are in the state q from row `row` on.
+    Returns the scores `[size * n_head, context]`. The queries are the rows of the state q from row `row` on.
     """
     y = rec.scratch(name, Layout(rows.size * n_head, rows.table.cols))
     defines = {"N_HEAD": n_head, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": MASKED}

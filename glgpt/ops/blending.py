@@ -1,7 +1,8 @@
-"""Products of one row whose slices of K the device adds up by blending, in the order of the slices.
+"""Records products of one row, split into slices of the inner dimension K, that the device adds up by blending.
 
-A pass per product is left of two, and a product can add to the residual stream in place. Products of one row are drawn
-side by side, with the moments of the row for the norm that is applied to them afterwards.
+Slices are added in their order. A product takes one pass instead of two, and it can add to the residual stream in
+place. Products of the same row are drawn side by side in one pass, next to the moments of the row (sums of deviations
+and of their squares). The norm, which is applied to the products afterwards, is computed from these moments.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder, Region
 from glgpt.program.tensor import Tensor
 
-# The pixels of products with floats, with integers, and of both where derivatives add up pairs of pixels.
+# The pixels of products: with float weights (FLOATS), with integer weights (WITH_INTEGERS), and with either if pairs of
+# pixels add up their sums before blending (PAIRS, see `pair.glsl`).
 FLOATS, WITH_INTEGERS, PAIRS = Pixels(2, 1, False), Pixels(1, 2, False), Pixels(1, 2, True)
 SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
-LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # the first of these that divides K is used instead, so that all slices are alike
-# Texels of sums of pairs with integers: below the first number slices of K are half as long, from the second on twice.
+LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # the first that divides K is the length of a slice: all slices are then equal
+# For integer weights and pairs of pixels: slices of K are half as long if there are fewer texels of partial sums than
+# the first number, and twice as long from the second number on.
 MIN_SUMS, MIN_SUMS_OF_LONG_SLICES = 4_000, 250_000
-WIDE_SLICES = 3  # slices of the product that makes logits; one more if a column has two bands
-STREAM_UNIT = 32  # columns of a residual stream that every format's tiles divide evenly
+WIDE_SLICES = 3  # slices of a product of `WIDE` columns of fragments or more, such as logits; 4 with two bands
+STREAM_UNIT = 32  # a residual stream has a multiple of this many columns, so that the tiles of all formats divide it
 
 
 def stream_strides(weights: Sequence[Tensor]) -> int:
-    """Returns the equal parts of a residual stream to which products with all of these weights can add.
+    """Returns the number of equal parts of a residual stream to which products with all of these weights can add.
 
-    A fragment computes a texel of each. 0 if a row cannot be divided evenly.
+    A fragment computes one texel in each part. Returns 0 if a row cannot be divided evenly.
     """
     if any(w.cols % STREAM_UNIT or w.layout.panel or (w.layout.groups > 1 and w.layout.format.packed) for w in weights):
         return 0
@@ -47,7 +50,7 @@ def stream(
     gain: Tensor | None,
     pairs: bool,
 ) -> Stream:
-    """Records the row x `[1, C]` as a residual stream of this many parts."""
+    """Records the row x `[1, C]` as a residual stream in `strides` parts; the other arguments are as in `Stream`."""
     stride, pixels = x.cols // (4 * strides), PAIRS if pairs else FLOATS if strides == 2 else WITH_INTEGERS
     out = rec.scratch(f"{x.name}.stream", pixels.targets(_width(stride, pixels), strides))
     defines: Defines = {"BY": pixels.by, "STRIDE": stride, "STRIDES": strides}
@@ -63,7 +66,11 @@ def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
 
 
 def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> tuple[list[PartialSums], StreamMoments]:
-    """Records the products of a row times its next norm's gain with several weights `[C, N]`, and the row's moments."""
+    """Records products of one row with several weights `[C, N]`, and the moments of the row, in one pass.
+
+    The row is the residual stream x times the gain of its next norm. Returns the partial sums of each product, and the
+    moments.
+    """
     k4, regions, found, first, cost = x.cols // 4, [], [], 0, Cost()
     pixels = _pixels(rec, x.pixels.pairs, weights)
     slices = max(-(-k4 // (pixels.bands * _slice(w, k4, pixels))) for w in weights)
@@ -100,7 +107,7 @@ def add_product(rec: Recorder, y: Row, w: Tensor, bias: Tensor | None, x: Stream
 
 
 def _row(y: Row) -> tuple[dict[str, Tensor], Defines]:
-    """Returns the inputs and defines with which `matvec.frag` reads a row."""
+    """Returns the inputs (tensors by sampler) and the defines with which `matvec.frag` reads a row."""
     if isinstance(y, AttendedRow):
         return {"x": y.values, "logs": y.logs}, {"KEYS": y.keys}
     if not isinstance(y, Hidden):
@@ -118,7 +125,8 @@ def _row(y: Row) -> tuple[dict[str, Tensor], Defines]:
 def _pixels(rec: Recorder, pairs: bool, weights: Sequence[Tensor]) -> Pixels:
     """Returns the pixels of products with these weights.
 
-    Blocks are high enough that the widest product fits a texture twice: others are drawn next to it.
+    Blocks are high enough for the widest product to take at most half of the maximum width of a texture, since other
+    products are drawn next to it.
     """
     integers = any(w.layout.format.quantised for w in weights)
     pixels = PAIRS if pairs else WITH_INTEGERS if integers else FLOATS
@@ -129,38 +137,44 @@ def _pixels(rec: Recorder, pairs: bool, weights: Sequence[Tensor]) -> Pixels:
 
 
 def _region(pixels: Pixels, width: int, values: int) -> Layout:
-    """Returns the layout of what a shader computes in `width` columns of pixels, or of pairs of them."""
+    """Returns the layout of a shader's output: `width` columns of pixels or pairs of pixels, with `values` texels."""
     return Layout(pixels.sums * pixels.by, 4 * values * width, (1, values))
 
 
 def _walk(w: Tensor, k4: int, pixels: Pixels, weights: Sequence[Tensor]) -> Defines:
-    """Returns the defines by which a pixel finds its texels of K; `weights` are those of all products of the pass."""
+    """Returns the defines with which a pixel finds its texels of K, for the product with w.
+
+    `weights` are those of all products of the pass.
+    """
     slice_texels = _slice(w, k4, pixels)
     defines: Defines = {"K4": k4, "SLICE": slice_texels, **_band(pixels)}
     integers = any(v.layout.format.quantised for v in weights)
     defines["AT_ONCE"] = INTEGERS[1] if (w.layout.format.quantised if pixels.pairs else integers) else 1
     if pixels.pairs and not w.layout.format.quantised and k4 % (pixels.bands * slice_texels) == 0:
-        defines["INTERLEAVED"] = 1  # faster where no scales are fetched
+        defines["INTERLEAVED"] = 1  # faster for weights without scales
     return defines
 
 
 def _band(pixels: Pixels) -> Defines:
-    """Returns the defines of the bands and of a pixel's own one."""
+    """Returns the defines for the number of bands and for the number of a pixel's band."""
     return {"BANDS": pixels.bands, "BAND": f"(int(gl_FragCoord.y) {'& 1' if pixels.pairs else f'/ {pixels.by}'})"}
 
 
 def _width(columns: int, pixels: Pixels) -> int:
-    """Returns the width in pixels of blocks of 4 x `pixels.by` columns."""
+    """Returns the width in pixels of a product of `columns` columns in blocks of 4 x `pixels.by`."""
     return 4 * -(-columns // (4 * pixels.by))
 
 
 def _outputs(w: Tensor) -> int:
-    """Returns the number of texels of a row that a fragment computes."""
+    """Returns the number of texels of the product that a fragment computes."""
     return columns_of(w, 0)[1] * w.layout.format.column_tiles_per_texel
 
 
 def _slice(w: Tensor, k4: int, pixels: Pixels) -> int:
-    """Returns the texels of K in a slice: enough slices to fill a GPU, and whole groups of integers."""
+    """Returns the number of texels of K in a slice, chosen so that the slices fill a GPU.
+
+    For integer weights, a slice is half a group of rows or a number of whole groups.
+    """
     _, _, columns = columns_of(w, 0)
     if w.layout.format.quantised:
         least = INTEGERS[0]

@@ -1,4 +1,8 @@
-"""Token and position embeddings, and their gradient, which gathers over the rows sorted by token."""
+"""Token and position embeddings, and their gradients.
+
+The gradient of a token's embedding is a sum over the rows that have this token; an index of the rows, sorted by token,
+lists them.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,9 @@ def embed(
 ) -> Tensor:
     """Records y[t] = scale * tokens[:, ids[t]] + positions[pos + t // batch]; without `positions`, only the first term.
 
-    ids are `[T, 1]`, tokens `[n_embd, vocab]`, positions `[n_positions, n_embd]`; `out` is the layout of y,
-    `[T, n_embd]`. With `Rows` instead of a batch size, each row has its own position. The gradient needs `index`, the
-    `sorted_index` of the ids.
+    `ids` is `[T, 1]`, `tokens` is `[n_embd, vocab]`, and `positions` is `[n_positions, n_embd]`. `out` is the layout of
+    y, `[T, n_embd]`. With `Rows` instead of a batch size, each row has the position of its text. The gradient needs
+    `index`, the two arrays of `sorted_index` for the ids; without it, the gradient raises ValueError.
     """
     y = rec.scratch("embed", out)
     inputs = {"ids": ids, "tokens": tokens} | ({"positions": positions} if positions else {})
@@ -56,15 +60,19 @@ def embed(
 
 
 def index_layouts(rows: int, vocab: int, limit: int) -> tuple[Layout, Layout]:
-    """Returns the layouts of the two arrays of `sorted_index` for ids `[rows]`."""
+    """Returns the layouts of the two arrays that `sorted_index` returns for ids `[rows]`.
+
+    `limit` is the maximum size of a texture in texels.
+    """
     return Layout(rows, 4), fold(1, texels(vocab), limit)
 
 
 def sorted_index(ids: NDArray[np.integer], vocab: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns the index of ids `[T]` with which the gradient of `embed` gathers.
+    """Returns an index of ids `[T]`, with which the gradient of `embed` finds the rows of each token.
 
-    The first array `[T, 4]` has (row, id % 4, 0, 0) for the rows sorted by id. The second one, `[1, vocab]` padded to
-    whole texels, has (first, end, 0, 0) for each four ids: their range in the first array.
+    The first array `[T, 4]` has (row, id % 4, 0, 0) for all rows, sorted by id. The second array, `[1, vocab]` padded
+    to whole texels, has a texel (first, end, 0, 0) for every four ids: their entries in the first array are
+    [first, end), end excluded.
     """
     order = np.argsort(ids, kind="stable")
     rows = np.zeros((len(ids), 4), np.float32)

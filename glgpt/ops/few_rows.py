@@ -1,4 +1,4 @@
-"""Products of a few rows with a weight: each texel of the weight is read once for all rows."""
+"""Multiplies a few rows by a weight: a fragment reads each texel of the weight once for several rows."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder
 from glgpt.program.tensor import Tensor
 
-BY = 2  # height of a block of pixels
-MAX_ROWS = 8  # rows that one pass multiplies: a fragment has this many outputs
+BY = 2  # minimum height of a block of pixels (`matvec.frag`)
+MAX_ROWS = 8  # maximum number of rows of a product: a fragment has up to eight outputs
 
 
 def few_rows(rec: Recorder, x: Tensor, w: Tensor, name: str, contiguous: int = 0) -> PartialSums:
-    """Records the product x `[M, K]` w `[K, N]` of a few rows as partial sums over slices of K, like `matvec`.
+    """Records the product of x `[M, K]`, which has a few rows, and w `[K, N]` as partial sums over slices of K.
 
-    The sums of a row are added in the same order as in `matvec`, so they do not depend on the number of rows. A
-    fragment takes as many of the rows as it has outputs for, then as many columns as the remaining outputs allow, at
-    most those of `matvec`. Raises ValueError for more than `MAX_ROWS` rows.
+    The sums of a row are added in the same order as in `matvec`, so the result for a row does not depend on the number
+    of rows. A fragment first takes as many rows as it has outputs for, then as many columns as the remaining outputs
+    allow, but not more than in `matvec`. `contiguous` is as in `matvec`. Raises ValueError for more than `MAX_ROWS`
+    rows.
     """
     if not 1 <= x.rows <= MAX_ROWS:
         raise ValueError(f"{name}: a product of {x.rows} rows; few_rows takes 1 to {MAX_ROWS}")
     shared, k4, most = w.layout.format.column_tiles_per_texel, -(-x.cols // 4), rec.limits.max_draw_buffers
     contiguous, single, columns = columns_of(w, contiguous)
     _, slice_texels = slices(rec, k4, columns, None, w.layout)
-    together = min(x.rows, max(1, most // shared))  # rows that a fragment takes
+    together = min(x.rows, max(1, most // shared))  # number of rows that a fragment takes
     groups = -(-x.rows // together)
     together = -(-x.rows // groups)
     texels = max((t for t in range(1, single + 1) if t * shared * together <= most), default=1)

@@ -1,4 +1,4 @@
-"""The loss of a language model: cross-entropy of each row against its target."""
+"""The loss of a language model: the cross-entropy of each row of logits with its target, the next token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-SLICES = 8  # of a row, so that several fragments share its sum of exponentials
+SLICES = 8  # slices of a row, so that several fragments share the sum of exponentials
 
 
 def cross_entropy(
@@ -23,11 +23,11 @@ def cross_entropy(
     loss_scale: Tensor | None = None,
     dtype: str = "f32",
 ) -> Tensor:
-    """Records the cross-entropy of the rows of x `[M, V]`: `[1, 4]`, (sum of -log softmax(x)[target], targets, ..).
+    """Records the cross-entropy of the rows of x `[M, V]`: (sum of -log softmax(x)[target], number of targets, ..).
 
-    `targets` is `[M, 1]`; a row with a negative target is ignored. The backward pass begins here: the gradient of x is
-    that of `scale` times the sum, stored as `dtype`, multiplied by the `loss_scale` `[1, 4]` if there is one. The
-    gradient of the loss itself is not used.
+    The result is `[1, 4]`. `targets` is `[M, 1]`; a row with a negative target is ignored. The backward pass begins
+    here: the gradient of x is the gradient of `scale` times the sum, whatever the gradient of the result is. It is
+    stored as `dtype` and, if there is a `loss_scale` `[1, 4]`, multiplied by the first value of that.
     """
     rows = cross_entropy_rows(rec, x, targets, name)
     y = column_sums(rec, rows, name)
@@ -43,7 +43,10 @@ def cross_entropy(
 
 
 def cross_entropy_rows(rec: Recorder, x: Tensor, targets: Tensor, name: str) -> Tensor:
-    """Records (-log softmax(x)[target], 1, ..) of each row of x `[M, V]`: `[M, 4]`; zeros for a negative target."""
+    """Records (-log softmax(x)[target], 1, ..) of each row of x `[M, V]`: `[M, 4]`.
+
+    The first two values are 0 for a negative target; the others are for the gradient.
+    """
     stats, rows = _stats(rec, x, name), rec.scratch(f"{name}.rows", Layout(x.rows, 4))
     rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
     return rows
@@ -53,8 +56,8 @@ def prediction(rec: Recorder, x: Tensor, targets: Tensor, name: str = "predictio
     """Records how well each row predicts its target: `[M, 4]`.
 
     The four values are -log softmax(x)[target], the rank of the target, the probability of the likeliest column, and 1.
-    x is `[M, V]`, targets `[M, 1]`. The rank is the number of columns with a greater value, or with the same value and
-    a smaller index. A row with a negative target holds zeros.
+    x is `[M, V]`, and `targets` is `[M, 1]`. The rank is the number of columns with a greater value, or with the same
+    value and a smaller index. A row with a negative target holds zeros.
     """
     stats, y = _stats(rec, x, name), rec.scratch(name, Layout(x.rows, 4))
     rec.emit("prediction", {"x": x, "stats": stats, "targets": targets}, {"y": y}, {"C4": -(-x.cols // 4)})

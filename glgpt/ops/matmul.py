@@ -1,4 +1,8 @@
-"""Matrix products: register-blocked for many rows, partial sums over slices of K for one row."""
+"""Records matrix products x `[M, K]` w `[K, N]`.
+
+With many rows, each fragment computes a block of values in registers. With one row, K is split into slices, and each
+fragment computes partial sums over a slice, which the next op adds up.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +27,22 @@ from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-SLICE = 13  # texels of K for each fragment of a one-row product; strides of powers of two collide in cache sets
-# Texels of an f32 weight's row that a fragment takes; only one of a packed weight, since decoding needs the registers.
+SLICE = 13  # texels of K for each fragment of a one-row product; powers of two make strides that collide in cache sets
+# Texels of a row of an f32 weight that a fragment takes. Of a packed weight it takes one: decoding needs registers.
 CONTIGUOUS = 4
-INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and how many of them it fetches at once
-# Integer weights on a GPU: with this many texels of partial sums, slices of K are twice as long, with double that, four
-# times as long.
+INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and how many of these it fetches at once
+# Integer weights on a GPU: from this many texels of partial sums on, slices of K are twice as long; from twice as many
+# on, they are four times as long.
 MANY_SUMS = 60_000
-# Integer weights on software GL: texels of K that take as long as the start and the stores of a fragment.
+# Integer weights on software GL: the start and the stores of a fragment take as long as this many texels of K.
 PANEL_START = 10
 PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
-WRITTEN_OUT = 8  # segments of K (each in one tile of both factors) that are unrolled; a loop walks more than this
-MIN_SLICE_TEXELS = 24  # texels of K: adding up shorter slices costs more than they save
+WRITTEN_OUT = 8  # maximum segments of K to unroll, each in one tile of both factors; a loop walks longer lists
+MIN_SLICE_TEXELS = 24  # texels of K: adding up the sums of shorter slices costs more than splitting K saves
 MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
 BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
 NARROW = 128  # a one-row product with fewer columns of fragments has shorter slices of K
-WIDE = 4096  # a one-row product of this many texels across keeps a GPU busy with one column for each fragment
+WIDE = 4096  # a one-row product with rows of this many texels keeps a GPU busy with one texel per fragment
 TARGET_FRAGMENTS = 16384  # a one-row product with more fragments has longer slices of K, so that fewer sums are added
 
 
@@ -46,10 +50,11 @@ TARGET_FRAGMENTS = 16384  # a one-row product with more fragments has longer sli
 class Splits:
     """The rule by which a device splits K into slices.
 
-    The number of slices is doubled until a product has `enough` fragments, up to `most` slices. Software GL hands out
-    bins of `bin_size` squared fragments, so that three bins keep two threads busy for as long as four would. On a GPU
-    the last fragments of a pass run alone, and the pass waits less for short ones. Partial sums are f32; with
-    `packed_sums`, those of a packed product are stored in its format, which takes half as many passes.
+    The number of slices is doubled until a product has at least `enough` fragments; the maximum is `most` slices.
+    Software GL hands out bins of `bin_size` squared fragments to its threads; two threads need as long for three bins
+    as for four. On a GPU (`bin_size` 1), the last fragments of a pass run alone, and shorter fragments end sooner.
+    Partial sums are f32; with `packed_sums`, the partial sums of a packed product are stored in the format of the
+    product, which takes half as many passes.
     """
 
     enough: int
@@ -87,14 +92,15 @@ def matmul(
 ) -> Tensor:
     """Records y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual.
 
-    y has the row tiles of x and `tile_cols` column tiles (those of w if it is packed). A fragment computes a texel of
-    each row tile in one or two column tiles. If `splits` asks for several slices of K, one pass multiplies them in
-    parallel and another adds up their partial sums; the gradients are computed in the same way.
+    y is stored as `dtype`. It has the row tiles of x and `tile_cols` column tiles, or those of w if w is packed. A
+    fragment computes one texel of each row tile in one or two column tiles. If `splits` gives several slices of K, one
+    pass multiplies the slices in parallel and another pass adds up their partial sums; the gradients are computed in
+    the same way. `act` is an activation function; with it, the product has no gradient.
 
     If x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: the
-    gradient of w is f32, that of x has the format of x. A residual is f32 and has the row tiles of x, and so has y
-    then. It is added to a packed product together with the partial sums, or in a separate pass. Raises ValueError for
-    shapes that do not fit, and for x in panels.
+    gradient of w is f32, and the gradient of x has the format of x. A residual is f32 and has the row tiles of x; y
+    then has the layout of the residual. If the product is packed, the residual is added in the pass that adds up the
+    partial sums, or in a separate pass. Raises ValueError for shapes that do not fit, and for x in panels.
     """
     tiles = x.layout.tiles[0], _column_tiles(rec, packed_layout(rec, w.layout, x.layout.dtype), tile_cols, dtype)
     whole = Layout(x.rows, w.cols, tiles, dtype)
@@ -135,7 +141,7 @@ def matmul(
 
 
 def _fits(residual: Layout, y: Layout, product: Layout) -> bool:
-    """True if a residual can be added to a product: it has the product's shape and row tiles, and y's column tiles."""
+    """True if a residual can be added to a product: it has the shape and row tiles of the product, and y's layout."""
     same = (residual.rows, residual.cols, residual.tiles[0]) == (product.rows, product.cols, product.tiles[0])
     return same and residual == y and not y.format.packed
 
@@ -143,10 +149,10 @@ def _fits(residual: Layout, y: Layout, product: Layout) -> bool:
 def _left_gradient(
     rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int, splits: Splits | None
 ) -> Tensor:
-    """Records dx = dy w^T (+ so_far)."""
+    """Records dx = dy w^T (+ so_far, the gradient of x so far)."""
     limit = rec.limits.max_texture_size
     tiles = -(-w.cols // (limit // 4 * 4))
-    rows = tiles * texels(-(-w.cols // tiles))  # padded, so that no more tiles are needed
+    rows = tiles * texels(-(-w.cols // tiles))  # padded without making more tiles necessary
     layout = fold(rows, x.cols, limit, dtype=dy.layout.dtype)
     transposed = transpose(rec, w, layout, f"{w.name}.transposed")
     return _plus_product(rec, dy, transposed, so_far, f"d.{x.name}", tile_cols, splits, dy.layout.dtype)
@@ -155,12 +161,15 @@ def _left_gradient(
 def _right_gradient(
     rec: Recorder, dy: Tensor, x: Tensor, w: Tensor, so_far: Tensor | None, tile_cols: int, splits: Splits | None
 ) -> Tensor:
-    """Records dw = x^T dy (+ so_far). The inner dimension is the number of rows, which need not be a multiple of 4."""
+    """Records dw = x^T dy (+ so_far, the gradient of w so far).
+
+    The inner dimension is the number of rows of x; if it is not a multiple of 4, dy is padded.
+    """
     if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
         limit, dtype = rec.limits.max_texture_size, dy.layout.dtype
         dy = copy(rec, dy, fold(texels(dy.rows), dy.cols, limit, dtype=dtype), dy.name)
     tile_rows = x.layout.tiles[0]
-    if dy.layout.format.packed:  # both column tiles of a texel, and as many rows as eight draw buffers allow
+    if dy.layout.format.packed:  # both column tiles of a texel, and as many row tiles as eight draw buffers allow
         tile_rows, tile_cols = 4, dy.layout.format.column_tiles_per_texel
     elif tile_rows == 8 and tile_cols == 1 and w.rows <= 8 * BIN and dy.cols <= 4 * BIN:
         tile_rows, tile_cols = 4, 2  # a target twice as high, so that software GL's threads share it
@@ -188,10 +197,11 @@ def _plus_product(
 
 
 def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
-    """Returns the column tiles of a product with w: those of a packed w, otherwise as many as the size limit requires.
+    """Returns the number of column tiles of a product with w.
 
-    If a tile of the product can hold several whole tiles of w, it holds as many as fill its own texels. A pass then has
-    as many fragments as with a format of fewer column tiles for each texel.
+    If w is not packed, it is a multiple of `tile_cols`, as small as the limit on texture sizes allows. If w is packed,
+    the product has the column tiles of w, or fewer if its own format `dtype` needs fewer and each of its tiles can
+    span several whole tiles of w. A pass then has as many fragments as if w were stored as `dtype`.
     """
     tiles, fmt, own = w.tiles[1], w.format, FORMATS[dtype].column_tiles_per_texel
     if not fmt.packed:
@@ -202,7 +212,10 @@ def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
 
 
 def _segments(x: Layout, w: Layout) -> dict[str, int | float | str]:
-    """Returns the defines for walking K: a list of segments, or none (a loop) if compiling them would take minutes."""
+    """Returns the defines for walking K: an unrolled list of segments (`Layout.segments`).
+
+    Returns no defines if the list is so long that it would take minutes to compile; the shader then uses a loop.
+    """
     shared, calls = x.format.column_tiles_per_texel, []
     for layer, x0, starts, n in x.segments(w):
         at = [*starts, *[(-1, 0)] * (shared - len(starts))]
@@ -217,8 +230,9 @@ def _segments(x: Layout, w: Layout) -> dict[str, int | float | str]:
 def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
     """Returns the layout of a weight for software GL: panels as wide as `PANEL` fragments read, stacked in few layers.
 
-    Software GL runs the fragments of 4 x 2 pixels together. If together they read a whole row of a panel, the next row
-    follows it in memory, and the processor prefetches it; the rows of a wide tile are too distant for that.
+    Software GL runs the fragments of 4 x 2 pixels together. If these fragments read a whole row of a panel, the next
+    row follows it in memory, and the processor prefetches that row; the rows of a wide tile are too distant for that.
+    Returns the layout of `fold` if panels do not fit the limits of a texture.
     """
     limit = rec.limits.max_texture_size
     whole = one_layer(rows, cols, dtype)
@@ -234,9 +248,10 @@ def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
 
 
 def _panel_of_integers(width: int) -> int:
-    """Returns the width of a panel of integers, so that a row of it is one or two cache lines.
+    """Returns the width in texels of the panels of an integer weight: a row of a panel is one or two cache lines.
 
-    Narrow panels are for weights whose last wide panel would be mostly empty.
+    Panels are narrow (one cache line) if the weight is narrow, or if wide panels would make it more than an eighth
+    larger.
     """
     wide, narrow = (-(-width // panel) * panel for panel in (PANEL, PANEL // 2))
     return PANEL if width >= PANEL and 8 * wide <= 9 * narrow else PANEL // 2
@@ -245,13 +260,14 @@ def _panel_of_integers(width: int) -> int:
 def matvec(
     rec: Recorder, x: Row, w: Tensor, name: str, slice_texels: int | None = None, contiguous: int = 0
 ) -> PartialSums:
-    """Records the product of one row, x `[1, K]` w `[K, N]`, as partial sums over slices of `slice_texels` of K.
+    """Records the product of one row, x `[1, K]` w `[K, N]`, as partial sums over slices of K.
 
-    If `slice_texels` is None, it is chosen here. A target of one row wastes half of every quad and leaves a GPU mostly
-    idle, so K is split and the consumer adds up the partial sums. A fragment takes `contiguous` neighbouring texels of
-    a row of w, which is faster on software GL. With 0 it takes two texels at a distance of half a row, or one of a wide
-    row. It always takes one texel of packed weights; if that has more column tiles than a pass can write, neighbouring
-    fragments take a part of them each.
+    A target of one row wastes half of every quad and leaves a GPU mostly idle, so K is split into slices of
+    `slice_texels` texels (None: chosen here), and the op that reads the product adds up the partial sums. Of a row of
+    w, a fragment takes `contiguous` neighbouring texels, which is faster on software GL. If `contiguous` is 0, it takes
+    two texels at a distance of half a row, or one texel of a wide row. Of packed weights it always takes one texel. If
+    that texel has more column tiles than a pass can write, several neighbouring fragments share the texel, and each
+    takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products can read.
     """
     if isinstance(x, Hidden):
         raise ValueError(f"{name}: only products that are added up by blending finish a hidden layer")
@@ -261,10 +277,11 @@ def matvec(
 def matvecs(
     rec: Recorder, x: Tensor, weights: Sequence[Tensor], names: Sequence[str], contiguous: int = 0
 ) -> list[PartialSums]:
-    """Records `matvec` of one row with several weights.
+    """Records `matvec` of one row with each of several weights.
 
-    Products with integers in panels are drawn next to each other in the same targets if they fill the same rows and
-    layers. Software GL draws such passes together: a pass waits for the one before it only if the targets change.
+    Products with integer weights in panels are drawn next to each other in the same targets if they fill the same rows
+    and layers. Software GL then draws their passes together: a pass waits for the previous one only if the targets
+    change.
     """
     found = [_Pixels.of(rec, x, w, None, contiguous) for w in weights]
     width = sum(p.across for p in found)
@@ -277,9 +294,10 @@ def matvecs(
 
 @dataclass(frozen=True)
 class _Pixels:
-    """The pixels of a product of one row with w: see `matvec`.
+    """The pixels of a product of one row and w: see `matvec`.
 
-    There are `columns` fragments for a slice of K, in blocks of `by` rows of pixels; each takes `texels` of a row of w.
+    There are `columns` fragments for each slice of K, in blocks that are `by` pixels high. Each fragment takes `texels`
+    texels of a row of w. A slice has `slice_texels` of the `k4` texels of K.
     """
 
     w: Tensor
@@ -295,52 +313,52 @@ class _Pixels:
     def of(
         cls, rec: Recorder, x: Tensor | AttendedRow, w: Tensor, slice_texels: int | None, contiguous: int
     ) -> _Pixels:
-        """Returns the pixels of x times w."""
+        """Returns the pixels of the product of x and w."""
         contiguous, texels, columns = columns_of(w, contiguous)
         k4 = -(-x.cols // 4)
         by, slice_texels = slices(rec, k4, columns, slice_texels, w.layout)
         shared, most = w.layout.format.column_tiles_per_texel, rec.limits.max_draw_buffers
         parts = shared // most if shared % most == 0 else 1
-        if parts > 1:  # in one pass, which has one shader and takes less time than several
+        if parts > 1:  # one pass is then enough, which takes less time than several
             columns *= parts
             by, _ = slices(rec, k4, columns, slice_texels, w.layout)
         return cls(w, contiguous, texels, columns, by, slice_texels, k4, parts)
 
     @property
     def across(self) -> int:
-        """The width in pixels."""
+        """Returns the width in pixels."""
         return 4 * -(-self.columns // (4 * self.by))
 
     @property
     def split_k(self) -> int:
-        """The number of slices of K."""
+        """Returns the number of slices of K."""
         return -(-self.k4 // self.slice_texels)
 
     @property
     def height(self) -> int:
-        """The height in pixels."""
+        """Returns the height in pixels."""
         return self.split_k * self.by
 
     @property
     def layers(self) -> int:
-        """The column tiles of the partial sums."""
+        """Returns the number of column tiles of the partial sums; each is a layer."""
         return self.texels * self.w.layout.format.column_tiles_per_texel // self.parts
 
     @property
     def place(self) -> Defines:
-        """The defines with which a shader finds the columns of a pixel."""
+        """Returns the defines with which a shader finds the columns of a pixel."""
         return {"BY": self.by, "STRIDE": self.columns, "CONTIGUOUS": self.contiguous}
 
     @property
     def sums(self) -> Defines:
-        """The defines with which a shader finds the partial sums."""
+        """Returns the defines with which a shader finds the partial sums."""
         layout = self.w.layout
         shared = {"SHARED": layout.format.column_tiles_per_texel // self.parts, "TILE": layout.width * self.parts}
         return self.place | {"SPLIT_K": self.split_k} | shared
 
     @property
     def defines(self) -> Defines:
-        """The defines of `matvec.frag`."""
+        """Returns the defines of `matvec.frag`."""
         layout = self.w.layout
         found = self.place | {"K4": self.k4, "SLICE": self.slice_texels}
         found |= {"PARTS": self.parts} if self.parts > 1 else {}
@@ -376,7 +394,10 @@ def _matvecs(
 
 
 def columns_of(w: Tensor, contiguous: int) -> tuple[int, int, int]:
-    """Returns (contiguous, texels of a row of w for each fragment, columns of fragments) of a one-row product."""
+    """Returns (contiguous, texels of a row of w per fragment, number of columns of fragments) of a one-row product.
+
+    The returned `contiguous` is 1 for a packed w, otherwise the argument.
+    """
     shared = w.layout.format.column_tiles_per_texel
     across = w.layout.row_texels if shared > 1 else -(-w.cols // 4)
     if shared > 1:
@@ -394,7 +415,10 @@ def _integers_in_panels(w: Layout) -> bool:
 
 
 def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: Layout) -> tuple[int, int]:
-    """Returns (height of a block of pixels, texels of K in a slice) of a one-row product of `columns` fragments."""
+    """Returns (height of a block of pixels, texels of K in a slice) for a one-row product.
+
+    `columns` is the number of fragments per slice. If `slice_texels` is given, the slices have this length.
+    """
     by, limit = 2, rec.limits.max_texture_size
     if _integers_in_panels(w):
         by, fastest = _panel_slices(k4, columns, w)
@@ -403,7 +427,8 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         return by, slice_texels or fastest
     least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
     if slice_texels is None and w.stack > 1 and columns < MANY_COLUMNS:
-        # Software GL draws bins of 64 x 64 pixels: fill two of them with whole blocks and slices long enough to pay off
+        # Software GL draws bins of 64 x 64 pixels: fills two of them with whole blocks, and with slices that are long
+        # enough to pay off.
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
         return by, -(-k4 // (2 * BIN // by))
@@ -416,14 +441,15 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         slice_texels = least * min(4, max(1, columns * -(-k4 // least) // TARGET_FRAGMENTS))
     split_k = -(-k4 // slice_texels)
     while columns > limit * by or (columns < 1024 and 2 * split_k * by <= min(200, limit) and by < 16):
-        by *= 2  # to fit the limit; and a small target should be high, since software GL hands out bins of 64 x 64
+        by *= 2  # to fit the limit, and to make small targets high, since software GL hands out bins of 64 x 64
     return by, slice_texels
 
 
 def _panel_slices(k4: int, columns: int, w: Layout) -> tuple[int, int]:
-    """Returns (height of a block of pixels, texels of K in a slice) that take software GL the least time.
+    """Returns (height of a block of pixels, texels of K in a slice) that take the least time on software GL.
 
-    It runs 4 x 2 pixels together, in blocks of 4 x 4, and two threads share the columns of blocks.
+    The estimate assumes that software GL runs 4 x 2 pixels together, in blocks of 4 x 4, and that two threads share the
+    columns of blocks.
     """
     by, group, found = 1 if w.panel < PANEL else 2, w.format.group // 4, []
     across = -(-columns // (4 * by))  # columns of blocks
@@ -435,15 +461,16 @@ def _panel_slices(k4: int, columns: int, w: Layout) -> tuple[int, int]:
 
 
 def _whole_groups(w: Layout, k4: int, slice_texels: int) -> bool:
-    """True if K, slices and row tiles are whole groups of rows."""
+    """True if K, each slice and each row tile of w consist of whole groups of rows."""
     group = w.format.group // 4
     return all(n % group == 0 for n in (k4, slice_texels, *([w.height // 4] if w.tiles[0] > 1 else [])))
 
 
 def _first_column(width: int, limit: int) -> int:
-    """Returns the first of `width` columns of pixels to draw, so that the edge of a bin is in their middle.
+    """Returns the number of the first column of pixels to draw, of `width` columns.
 
-    Two threads then share the columns evenly.
+    The middle of the drawn columns is then at the edge of a bin, so that two threads share them evenly. Returns 0 if
+    that does not help or does not fit `limit`.
     """
     first = -(width // 2) % BIN // 4 * 4
     return first if width < 4 * BIN and first + width <= limit else 0
@@ -460,10 +487,10 @@ def combine(
 ) -> Tensor:
     """Records y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or the same for each of a few rows.
 
-    With `normed` = (the row, its folded norm), x is the product of `row.scaled`, from which the product of the normed
-    row is computed. `times` may be another product of the same row.
+    With `normed` = (row, folded norm), x is the product of `row.scaled` and a weight, from which the product of the
+    normed row is computed before `act`. `times` is a tensor or another product of the same row.
     """
-    least = 4 if normed and x.cols >= 64 else 1  # few fragments, since each adds up the row's moments again
+    least = 4 if normed and x.cols >= 64 else 1  # tiles: few fragments, since each adds up the moments of the row again
     y = rec.scratch(name, replace(fold(1, x.cols, rec.limits.max_texture_size, least), rows=x.rows))
     inputs, defines = norm_inputs(normed)
     if isinstance(times, PartialSums):
@@ -478,7 +505,7 @@ def combine(
 
 
 def norm_inputs(normed: Normed | None) -> tuple[dict[str, Tensor], dict[str, int | float | str]]:
-    """Returns the inputs and defines of `folded_norm.glsl`; both are empty without a norm."""
+    """Returns the inputs (tensors by sampler) and the defines of `folded_norm.glsl`; both are empty without a norm."""
     if normed is None:
         return {}, {}
     row, folded = normed

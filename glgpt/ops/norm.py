@@ -1,4 +1,4 @@
-"""Layer normalisation (Ba, Kiros and Hinton 2016): y = (x - mean) / sqrt(variance + eps) * gain + bias of each row."""
+"""Layer normalisation of each row (Ba, Kiros and Hinton 2016): y = (x - mean) / sqrt(variance + eps) * gain + bias."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
 Defines = dict[str, int | float | str]
-FRAGMENTS = 2048  # with fewer rows, the moments of a row are computed in up to eight slices, to fill a GPU
+FRAGMENTS = 2048  # with fewer rows, the moments of each row are computed in up to eight slices, to fill a GPU
 
 
 def norm(rec: Recorder, x: Tensor, gain: Tensor, bias: Tensor, eps: float, out: Layout, name: str) -> Tensor:
-    """Records the layer norm of every row of x `[T, C]`; gain and bias are `[1, C]`."""
+    """Records the layer norm of every row of x `[T, C]` in the layout `out`; gain and bias are `[1, C]`."""
     return _norm(rec, x, gain, bias, eps, out, name)
 
 
@@ -80,7 +80,7 @@ def _norm_vjp(
 
 
 def gain_offset(offset: float) -> Defines:
-    """Returns the define for a norm whose factor is gain + offset."""
+    """Returns the define for a norm whose factor is gain + offset; no define if the offset is 0."""
     return {"GAIN_OFFSET": offset} if offset else {}
 
 
@@ -98,17 +98,18 @@ def row_sum(
     row: str | int | None = 0,
     offset: float = 0.0,
 ) -> NormedRow:
-    """Records one row of x, prepared for a norm with gain + offset that is applied after the next product.
+    """Records one row of x, prepared for a norm that is applied after the next product.
 
-    `row` is the row's number or the scalar that holds it; None records every row. Without a gain, no norm follows, and
-    only the row itself is recorded. A `product` is added to the row: partial sums with their bias, or a row whose norm
-    is applied here. Without x, the product alone is recorded.
+    The factor of the norm is gain + offset. `row` is the row's number or the name of the scalar that holds it; None
+    records every row. Without a gain, no norm follows, and only the row itself is recorded. A `product` is added to the
+    row: partial sums with their bias, or a row whose own norm is applied here. Without x, the product alone is
+    recorded.
     """
     whole = x or product
     if not isinstance(whole, (Tensor, PartialSums)):
         raise ValueError(f"{name}: a row needs x or partial sums")
     rows, cols = whole.rows, whole.cols
-    tiles = (1, min(3, (rec.limits.max_draw_buffers - 1) // 2, -(-cols // 4)))  # of y and scaled; moments need one
+    tiles = (1, min(3, (rec.limits.max_draw_buffers - 1) // 2, -(-cols // 4)))  # of y and of scaled; m takes one output
     n, number = (1, row) if row is not None else (rows, "int(gl_FragCoord.y)" if rows > 1 else 0)
     y, scaled = rec.scratch(name, Layout(n, cols, tiles)), rec.scratch(f"{name}.scaled", Layout(n, cols, tiles))
     moments = rec.scratch(f"{name}.moments", Layout(n, 4 * y.layout.width))
@@ -128,9 +129,10 @@ def row_sum(
 def norm_fold(
     rec: Recorder, gain: Tensor, bias: Tensor, w: Tensor, shift: Tensor | None, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Records the states (gain w, bias w + shift), each `[1, N]`: a norm's gain and bias folded into a linear layer.
+    """Records and returns the states (gain w, bias w + shift), each `[1, N]`.
 
-    The linear layer is (w, shift).
+    They fold the gain and the bias of a norm into the linear layer after it, which has the weight w and the bias
+    `shift`.
     """
     folded = folded_norm(rec, name, w.cols)
     inputs = {"gain": gain, "bias": bias, "w": w} | ({"shift": shift} if shift else {})

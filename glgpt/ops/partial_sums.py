@@ -1,4 +1,8 @@
-"""Intermediate values of ops on one or a few rows: partial sums, rows before a norm, ranges of keys, positions."""
+"""Intermediate values of ops on one row or a few rows: partial sums, rows before a norm, ranges of keys, positions.
+
+Partial sums are the terms of a product over slices of its inner dimension K; the op that reads the product adds them
+up.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +11,57 @@ from dataclasses import dataclass, replace
 from glgpt.program.layout import Layout
 from glgpt.program.tensor import Tensor
 
-Defines = dict[str, int | float | str]
+Defines = dict[str, int | float | str]  # macros of a shader and their values
 
 
 @dataclass(frozen=True)
 class PartialSums:
-    """A product of few rows, split along K: `cols` columns of partial sums in `tensor`, placed as `defines` say."""
+    """A product of `rows` rows and `cols` columns, as partial sums in `tensor`.
+
+    With `defines`, a shader finds the partial sums of a row and column (`partial_sums.glsl`). `bias` `[1, cols]` is
+    added to the sums where they are read.
+    """
 
     tensor: Tensor
     cols: int
     defines: dict[str, int | float | str]
     rows: int = 1
     bias: Tensor | None = None
-    # Pixel column at which it begins: after other products, or after pixels that are not drawn.
+    # Pixel column at which the product begins. None: the first; otherwise the columns before it hold other products or
+    # are not drawn.
     first: int | None = None
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """Returns the samplers that `partial_sums.glsl` and the op that finishes the sums read."""
+        """Returns the tensors, by sampler, for `partial_sums.glsl` and for the op that adds up the sums."""
         return {"partial_sums": self.tensor} | ({"shift": self.bias} if self.bias else {})
 
     @property
     def second(self) -> dict[str, Tensor]:
-        """Returns the samplers with which `finished_sum.glsl` reads it as the second product of a row."""
+        """Returns the tensors, by sampler, for `finished_sum.glsl` if this is the second product of a row."""
         return {"second_sums": self.tensor} | ({"second_shift": self.bias} if self.bias else {})
 
     @property
     def at(self) -> Defines:
-        """The defines of `partial_sums.glsl`."""
+        """Returns the defines of `partial_sums.glsl`."""
         return self.defines | ({"SUMS_FIRST": self.first} if self.first is not None else {})
 
     @property
     def second_at(self) -> Defines:
-        """The defines with which `finished_sum.glsl` finds it as the second product of a row."""
+        """Returns the defines of `finished_sum.glsl` if this is the second product of a row."""
         return {"SECOND_FIRST": self.first} if self.first is not None else {}
 
     def plus(self, bias: Tensor | None) -> PartialSums:
-        """Returns the product of a linear layer with this bias `[1, N]`, which the op that finishes the sums adds."""
+        """Returns the same sums with a bias `[1, N]` (None: no bias), which the op that adds up the sums adds too."""
         return replace(self, bias=bias)
 
 
 @dataclass(frozen=True)
 class NormedRow:
-    """A row before its norm, for a product that applies the norm afterwards (`norm_fold`, `combine`).
+    """A row before its norm. A product with the row is computed first, and the norm is applied to the product.
 
-    `x` is the row and `scaled` the row times the norm's gain, both `[1, C]`; `moments` are those of slices of the row.
+    `x` is the row, and `scaled` is the row times the norm's gain; both are `[1, C]`. `moments` holds (mean, sum of
+    squared deviations, count) of slices of the row. `eps` is the norm's epsilon. See `norm_fold` and `combine`.
     """
 
     x: Tensor
@@ -62,10 +72,11 @@ class NormedRow:
 
 @dataclass(frozen=True)
 class Pixels:
-    """The pixels of a product that is added up by blending: blocks of 4 x `by` columns, each with `bands` slices of K.
+    """The pixels of a product that is added up by blending: blocks of 4 x `by` columns, repeated in `bands` bands.
 
-    The bands of a block lie one below the other, and readers add them up. In `pairs`, the two bands of a pixel are
-    neighbours, and add themselves up (`pair.glsl`).
+    Each band computes the same columns for different slices of K. The bands of a block lie one below the other, and
+    the shaders that read the product add them up. With `pairs`, there are two bands, in neighbouring pixels that add up
+    their slices before blending (`pair.glsl`).
     """
 
     by: int
@@ -74,7 +85,7 @@ class Pixels:
 
     @property
     def sums(self) -> int:
-        """Returns the number of sums of a column, which its readers add up."""
+        """Returns the number of sums per column that a shader that reads the product adds up."""
         return 1 if self.pairs else self.bands
 
     @property
@@ -83,16 +94,18 @@ class Pixels:
         return {"PAIRS": 1} if self.pairs else {}
 
     def targets(self, width: int, values: int) -> Layout:
-        """Returns the layout of targets for `width` columns of pixels, each with this many values."""
+        """Returns the layout of the target of a product that is `width` pixels wide, with `values` texels per pixel."""
         layers = -(-values // 2) if self.pairs else values
         return Layout(self.bands * self.by, 4 * layers * width, (1, layers))
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The residual stream of one row, to which products add in place; `gain` and `offset` are those of the next norm.
+    """The residual stream of one row, to which products add in place.
 
-    The row has `cols` columns in `strides` parts of `stride` texels, placed in `pixels`: see `stream.glsl`.
+    The row has `cols` columns, in `strides` parts of `stride` texels; `pixels` describes their places in x (see
+    `stream.glsl`). `eps`, `rms` (true for an RMS norm), `offset` and `gain` are those of the next norm, whose factor is
+    gain + offset.
     """
 
     x: Tensor
@@ -107,19 +120,22 @@ class Stream:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """The samplers with which a product reads the row times the gain."""
+        """Returns the tensors, by sampler, with which a product reads the row times the gain."""
         return {"x": self.x} | ({"gain": self.gain} if self.gain else {})
 
     @property
     def defines(self) -> Defines:
-        """The defines of `stream.glsl`, and that of the gain's offset."""
+        """Returns the defines of `stream.glsl`, and the define for the offset of the gain."""
         place: Defines = {"X_BY": self.pixels.by, "X_BANDS": self.pixels.bands, "X_STRIDE": self.stride}
         return place | self.pixels.paired | ({"GAIN_OFFSET": self.offset} if self.offset and self.gain else {})
 
 
 @dataclass(frozen=True)
 class StreamMoments:
-    """The moments of a row, drawn next to its products from pixel column `first` on: see `stream_moments.frag`."""
+    """Moments of a row of `width` columns: see `stream_moments.frag`.
+
+    They are in the same tensor as the products of the row, from pixel column `first` on. `eps` is the norm's epsilon.
+    """
 
     tensor: Tensor
     first: int
@@ -129,7 +145,11 @@ class StreamMoments:
 
 @dataclass(frozen=True)
 class Hidden:
-    """The hidden layer of an MLP, which the product that reads it finishes: act(`sums`) * `factor`."""
+    """The hidden layer of an MLP, act(`sums`) * `factor` (None: 1).
+
+    The product that reads the layer computes it from these partial sums. `normed` is the norm of the MLP's input (None:
+    no norm is left to apply).
+    """
 
     sums: PartialSums
     factor: PartialSums | None
@@ -142,15 +162,17 @@ class Hidden:
         return self.sums.cols
 
 
-# A row, and its norm's gain and bias folded into the weight that the row is multiplied with (None: an RMS norm).
+# A row before its norm, and the tensors (gain w, bias w) of the norm and of the weight w by which the row is multiplied
+# (`norm_fold`). None instead of these: an RMS norm, which has no bias.
 Normed = tuple[NormedRow | StreamMoments, tuple[Tensor, Tensor] | None]
 
 
 @dataclass(frozen=True)
 class AttendedRow:
-    """The attention of one row in ranges of `keys` keys, not yet combined.
+    """The attention of one row, computed in ranges of `keys` keys that are not yet combined.
 
-    `values` `[ranges, n_head * d]` holds the result of each range, `logs` the logarithm of its summed exponentials.
+    `values` `[ranges, n_head * d]` holds the result of each range; `logs` of the same shape holds the logarithm of the
+    range's sum of exponentials.
     """
 
     values: Tensor
@@ -170,9 +192,9 @@ Row = Tensor | AttendedRow | Hidden  # the input of a one-row product
 class Rows:
     """A batch of `size` texts that are decoded together, each at its own position, with shared key and value caches.
 
-    `places` `[size, 4]` holds (position, ..) of each text. `table` `[size, context]` holds, for every position, the row
-    of the caches with its key and value. The new tokens are written to `size` rows of the caches; the runtime scalar
-    `row` is the first of them.
+    `places` `[size, 4]` holds the position of each text in the first column. `table` `[size, context]` holds, for each
+    text and position, the number of the row of the caches that holds the key and the value. The keys and values of the
+    new tokens are written to `size` rows of the caches; the runtime scalar `row` is the first of these rows.
     """
 
     size: int
@@ -181,8 +203,11 @@ class Rows:
 
 
 def each_row(rows: int) -> dict[str, int | float | str]:
-    """Returns the define for the row that a fragment finishes (`partial_sums.glsl`, `folded_norm.glsl`), if several."""
+    """Returns the define for the row that a fragment computes, if there are several rows; otherwise no define.
+
+    `partial_sums.glsl` and `folded_norm.glsl` read it.
+    """
     return {"BATCH_ROW": "int(gl_FragCoord.y)"} if rows > 1 else {}
 
 
-EACH_NEW_ROW: dict[str, int | float | str] = {"BATCH_ROW": "(int(gl_FragCoord.y) - row)"}  # when writing to the caches
+EACH_NEW_ROW: dict[str, int | float | str] = {"BATCH_ROW": "(int(gl_FragCoord.y) - row)"}  # in passes that write caches

@@ -14,8 +14,9 @@ from glgpt.program.tensor import Tensor
 ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4, "relu2": 5}
 SOFT_CAP = 6  # CAP * tanh(x / CAP)
 
-# ln(erfc(z) exp(z z) / t), t = 1 / (1 + z/2), as a polynomial in s = 2t - 1: Chebyshev interpolation of degree 9 over
-# 0 <= z <= 9.7, computed for this file; its error is 5e-8 before rounding to float32.
+# Coefficients of ln(erfc(z) exp(z z) / t), with t = 1 / (1 + z/2), as a polynomial in s = 2t - 1, lowest power first:
+# Chebyshev interpolation of degree 9 over 0 <= z <= 9.7, computed for this file. Its error is 5e-8 before the
+# coefficients are rounded to float32.
 ERFC = (
     -0.671794056892395,
     0.672642707824707,
@@ -30,11 +31,11 @@ ERFC = (
 )
 
 
-Activate = str | float | None  # an activation's name, or the cap of a soft cap, or the identity
+Activate = str | float | None  # an activation's name, the cap of a soft cap, or None for the identity
 
 
 def activation_defines(name: Activate) -> dict[str, int | float | str]:
-    """Returns the defines of `activation.glsl` for an activation (None: the identity); a number is a soft cap."""
+    """Returns the defines of `activation.glsl` for an activation function."""
     if isinstance(name, float):
         return {"ACT": SOFT_CAP, "CAP": name}
     horner = f"{ERFC[-1]:.9g}"
@@ -45,7 +46,7 @@ def activation_defines(name: Activate) -> dict[str, int | float | str]:
 
 
 def act(rec: Recorder, x: Tensor, kind: Activate, out: Layout, name: str) -> Tensor:
-    """Records y = gelu_new, gelu, relu, relu2 or silu of x; if `kind` is a number, y = kind * tanh(x / kind)."""
+    """Records y = kind(x) in the layout `out`. `kind` is one of `ACTIVATIONS`; a number c means c * tanh(x / c)."""
     y = rec.scratch(name, out)
     rec.emit("act", {"x": x}, {"y": y}, activation_defines(kind))
 
@@ -59,7 +60,7 @@ def act(rec: Recorder, x: Tensor, kind: Activate, out: Layout, name: str) -> Ten
 
 
 def add(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
-    """Records y = a + b."""
+    """Records y = a + b, in the layout `out`."""
     y = rec.scratch(name, out)
     rec.emit("add", {"a": a, "b": b}, {"y": y})
     rec.differentiable(y, (a, b), lambda d, sums: [plus(rec, d[0], s) for s in sums])
@@ -67,7 +68,7 @@ def add(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
 
 
 def multiply(rec: Recorder, a: Tensor, b: Tensor, out: Layout, name: str) -> Tensor:
-    """Records y = a b, elementwise."""
+    """Records y = a b, elementwise, in the layout `out`."""
     y = rec.scratch(name, out)
     rec.emit("multiply", {"a": a, "b": b}, {"y": y})
 
@@ -92,9 +93,10 @@ def edit(
 ) -> Tensor:
     """Records an intervention: y = x gain + shift, with a row of gain and shift chosen for each position and head.
 
-    `which` `[positions, heads]` holds the row's number; row 0 leaves x unchanged. x has a row for each head of each
-    position from `pos` on; with `only_row`, it has only those of position pos + only_row. If x is a state, it has a row
-    for each position, and y has as many of them as its layout `out`, from `pos` on. The op is not differentiable.
+    `which` `[positions, heads]` holds the numbers of these rows; 0 leaves x unchanged. x has a row for each head of
+    each position from `pos` on; with `only_row`, x has only the rows of position pos + only_row. If x is a state, it
+    has a row for each position, and y has as many of its rows, from `pos` on, as fit the layout `out`. The op is not
+    differentiable. Raises ValueError if gain or shift does not have the columns of x.
     """
     if gain.cols != x.cols or shift.cols != x.cols:
         raise ValueError(f"gain and shift have {gain.cols} and {shift.cols} columns, {x.name} has {x.cols}")
@@ -107,9 +109,10 @@ def edit(
 
 
 def edit_one(rec: Recorder, x: Tensor, gain: Tensor, shift: Tensor, at: Tensor) -> Tensor:
-    """Records y = x gain + shift, with row 1 of gain and shift `[2, columns]` at one position and row 0 at all others.
+    """Records y = x gain + shift, with row 1 of gain and shift at one position, and row 0 at all other positions.
 
-    `at` is a texel with that position; with -1, row 0 is used everywhere. The op is not differentiable.
+    Gain and shift are `[2, columns]`. `at` is a texel with the position; if it is -1, row 0 is used everywhere. The op
+    is not differentiable. Raises ValueError if gain or shift has another shape.
     """
     if gain.cols != x.cols or shift.cols != x.cols or gain.rows != 2 or shift.rows != 2:
         raise ValueError(f"gain and shift must be [2, {x.cols}] for {x.name}")
@@ -121,7 +124,8 @@ def edit_one(rec: Recorder, x: Tensor, gain: Tensor, shift: Tensor, at: Tensor) 
 def dropout(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Tensor:
     """Records dropout (Srivastava et al. 2014): zeroes a fraction `rate` of the values and scales up the others.
 
-    A hash of the scalars `seed`, `step` and `row` (the micro-batch), of `site`, and of the row and texel decides which.
+    Which values become zero depends on a hash of the scalars `seed`, `step` and `row` (the micro-batch), of `site` (the
+    number of this dropout in the model), and of the row and texel.
     """
     y = _dropped(rec, x, rate, site, name)
     rec.differentiable(y, (x,), lambda d, sums: [plus(rec, _dropped(rec, d[0], rate, site, f"d.{x.name}"), sums[0])])
@@ -135,21 +139,21 @@ def _dropped(rec: Recorder, x: Tensor, rate: float, site: int, name: str) -> Ten
 
 
 def plus(rec: Recorder, gradient: Tensor, so_far: Tensor | None) -> Tensor:
-    """Records the sum of a gradient and the gradient so far; returns `gradient` itself if there is none so far."""
+    """Records gradient + so_far and returns the sum; returns `gradient` itself if `so_far` is None."""
     return add(rec, gradient, so_far, gradient.layout, gradient.name) if so_far else gradient
 
 
 def copy(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
-    """Records x in another layout, which may be larger; values beyond x are zero."""
+    """Records x in the layout `out`, which may be larger; values beyond x are zero."""
     y = rec.scratch(name, out)
     rec.emit("copy", {"x": x}, {"y": y})
     return y
 
 
 def packed(rec: Recorder, x: Tensor, dtype: str, tile_rows: int | None = None) -> Tensor:
-    """Records x stored as `dtype`, in `tile_rows` row tiles (None: the layout of a weight).
+    """Records x stored as `dtype`, in `tile_rows` row tiles (None: in the layout of a weight).
 
-    Returns x itself if x is packed already or if `dtype` is not a packed format.
+    Returns x itself if x is packed already, or if `dtype` is not a packed format (`Format.packed`).
     """
     layout = packed_layout(rec, x.layout, dtype, tile_rows)
     return x if layout == x.layout else copy(rec, x, layout, f"{x.name}.packed")
@@ -166,19 +170,19 @@ def packed_layout(rec: Recorder, x: Layout, dtype: str, tile_rows: int | None = 
 
 
 def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
-    """Records x transposed, in a layout that may be larger; values beyond x are zero."""
+    """Records x transposed in the layout `out`, which may be larger; values beyond x are zero."""
     y = rec.scratch(name, out)
     rec.emit("transpose", {"x": x}, {"y": y})
     return y
 
 
 def slice_rows(rows: int) -> int:
-    """Returns how many of `rows` rows one fragment adds up, before a second pass adds up these sums."""
+    """Returns how many of `rows` rows one fragment adds up; a second pass then adds up the sums of the fragments."""
     return max(1, round(math.sqrt(rows)))
 
 
 def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
-    """Records the sum of all rows of x `[M, N]` plus `so_far`: `[1, N]`. Two passes keep a GPU busy."""
+    """Records the sum of all rows of x `[M, N]`, plus `so_far`: `[1, N]`. It takes two passes, to keep a GPU busy."""
     rows = slice_rows(x.rows)
     slices = rec.scratch(f"{name}.slices", Layout(-(-x.rows // rows), x.cols))
     rec.emit("column_sums", {"x": x}, {"y": slices}, {"ROWS": rows})
@@ -186,18 +190,21 @@ def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = Non
 
 
 def place_rows(rec: Recorder, x: Tensor, out: Tensor, first: str) -> None:
-    """Writes x `[rows, N]` to the state `out` `[.., N]`; the scalar `first` is the first row written."""
+    """Writes x `[rows, N]` to the state `out` `[.., N]`; the scalar named `first` holds the first row to write."""
     window = Window((out.layout.width, x.rows), first)
     rec.emit("place_rows", {"x": x}, {"y": out}, {"FIRST": first}, window=window)
 
 
 def take_row(rec: Recorder, x: Tensor, out: Tensor) -> None:
-    """Writes row `row` (a scalar) of x `[.., N]` to the state `out` `[1, ..]`; columns beyond N are zero."""
+    """Writes one row of x `[.., N]` to the state `out` `[1, ..]`; columns beyond N are zero.
+
+    The scalar `row` is the number of the row.
+    """
     rec.emit("take_row", {"x": x}, {"y": out})
 
 
 def add_slices(rec: Recorder, slices: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
-    """Records the sum of the rows of a tensor of few rows, plus `so_far`."""
+    """Records the sum of the rows of `slices`, plus `so_far`. One fragment adds up a whole column."""
     y = rec.scratch(name, Layout(1, slices.cols))
     inputs = {"x": slices} | ({"plus": so_far} if so_far else {})
     rec.emit("column_sums", inputs, {"y": y}, {"ROWS": slices.rows})

@@ -21,7 +21,7 @@ Defines = dict[str, int | float | str]
 class HeadNorm:
     """An RMS norm of each head, or of all heads together, whose factor is gain + offset (Dehghani et al. 2023).
 
-    `scales` are from `head_scales`, `gain` is `[1, d]` for each head or `[1, heads * d]` for all of them.
+    `scales` are from `head_scales`. `gain` is `[1, d]` if it is the same for each head, otherwise `[1, heads * d]`.
     """
 
     scales: Tensor
@@ -34,7 +34,10 @@ class HeadNorm:
         return self.scales.cols > 4
 
     def defines(self, d_head: int, cols: int) -> Defines:
-        """Returns the defines of the shaders that apply the norm to `cols` columns of padded heads, or its gradient."""
+        """Returns the defines for the shaders of the norm and of its gradient.
+
+        `cols` is the number of columns of all heads, each padded to whole texels.
+        """
         heads = cols // texels(d_head)
         group = {"GROUP4": texels(d_head) // 4, "COUNT": d_head} if self.per_head or heads == 1 else {}
         group = group or {"GROUP4": cols // 4, "COUNT": heads * d_head}
@@ -44,10 +47,10 @@ class HeadNorm:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotates heads of width `d_head`: columns i and i + n of a head turn by position * frequencies[i] radians.
+    """A rotation of columns i and i + n of each head by position * frequencies[i] radians.
 
-    n is the number of frequencies; columns from 2 n on are copied. Rotated columns are multiplied by `factor`. Without
-    frequencies, heads are copied.
+    n is the number of frequencies. A head has `d_head` columns, and those from 2 n on are copied. Rotated columns are
+    multiplied by `factor`. Without frequencies, heads are copied.
     """
 
     d_head: int
@@ -56,12 +59,12 @@ class Rotation:
 
     @property
     def back(self) -> Rotation:
-        """The rotation by the opposite angles."""
+        """Returns the rotation by the opposite angles."""
         return replace(self, frequencies=[-f for f in self.frequencies])
 
     @property
     def defines(self) -> Defines:
-        """The defines of `rotary.frag`."""
+        """Returns the defines of `rotary.frag`."""
         found: Defines = {"D_HEAD": self.d_head}
         if self.frequencies:
             found["FREQUENCIES"] = ", ".join(f"{f:.9e}" for f in self.frequencies)
@@ -74,7 +77,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class HeadColumns:
-    """Points to heads in a product x `[T, ..]`: from texel `first` of its columns on. `norm` is applied to them."""
+    """The heads in the columns of a product x `[T, ..]` from texel `first` on; `norm` is applied to them (None: no)."""
 
     x: Tensor | PartialSums
     first: int = 0
@@ -83,7 +86,7 @@ class HeadColumns:
 
     @property
     def source(self) -> tuple[dict[str, Tensor], Defines]:
-        """The inputs and defines with which a shader reads x."""
+        """Returns the inputs (tensors by sampler) and the defines with which a shader reads x."""
         inputs, defines = norm_inputs(self.normed)
         if isinstance(self.x, PartialSums):
             return self.x.inputs | inputs, self.x.at | defines
@@ -93,7 +96,10 @@ class HeadColumns:
 def head_scales(
     rec: Recorder, heads: HeadColumns, count: int, d_head: int, eps: float, name: str, together: bool = False
 ) -> Tensor:
-    """Records 1 / sqrt(mean square + eps) of each of `count` heads, `[T, 4 count]`, or of all `together`, `[T, 4]`."""
+    """Records 1 / sqrt(mean square + eps) of each of `count` heads, `[T, 4 * count]`.
+
+    With `together`, records one such scale for all heads, `[T, 4]`. A scale is the first value of its texel.
+    """
     inputs, defines = heads.source
     rows, share = heads.x.rows, count if together else 1
     y = rec.scratch(name, Layout(rows, 4 * count // share))
@@ -112,13 +118,14 @@ def rotary(
     batch: int | Rows = 1,
     copied: tuple[HeadColumns, Tensor] | None = None,
 ) -> None:
-    """Writes heads of a product, normalised and rotated by their positions, to rows `pos`.. of `out` `[.., heads * d]`.
+    """Writes heads of a product to `out` `[.., heads * d]` from row `pos` on, normalised and rotated by position.
 
-    Partial sums of one row are finished here as in `combine`. With `Rows` instead of a batch size, the rows are written
-    from row `row` on, each rotated by its own position. If `out` is scratch, it has the rows of x, t * batch +
-    sequence, from position 0.
+    Partial sums of one row are added up here as in `combine`. With `Rows` instead of a batch size, the rows are written
+    from row `row` on, and each is rotated by the position of its text. If `out` is scratch, it has the same rows as x,
+    row t * batch + sequence has position t, and the op has a gradient.
 
-    `copied` are other heads of the row and another state, to which the same pass copies them: values next to keys.
+    `copied` is (other heads, another state): the same pass copies these heads to that state without rotating them, for
+    example the values when it writes the keys.
     """
     batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
     inputs, defines = heads.source
@@ -152,7 +159,11 @@ def rotary(
 
 
 def can_copy(heads: HeadColumns, other: HeadColumns) -> bool:
-    """True if one pass can write both: parts of one product, or products of one shape without folded norms."""
+    """True if one pass can write `heads` and `other`.
+
+    Both must be partial sums: of one product, or of two products that have the same shape and no folded norm. `other`
+    must not have a norm of heads.
+    """
     if not isinstance(heads.x, PartialSums) or not isinstance(other.x, PartialSums) or other.norm:
         return False
     folded = heads.normed is not None and heads.normed[1] is not None
@@ -160,7 +171,7 @@ def can_copy(heads: HeadColumns, other: HeadColumns) -> bool:
 
 
 def _copied(heads: HeadColumns, other: HeadColumns) -> tuple[dict[str, Tensor], Defines]:
-    """Returns the inputs and defines with which `rotary.frag` copies other heads."""
+    """Returns the inputs and defines with which `rotary.frag` copies `other`. Raises ValueError if it cannot."""
     if not can_copy(heads, other) or not isinstance(other.x, PartialSums):
         raise ValueError("both products must have one shape and no folded norm")
     return ({}, {"OTHER_FIRST": other.first}) if heads.x == other.x else (other.x.second, other.x.second_at)
@@ -169,7 +180,10 @@ def _copied(heads: HeadColumns, other: HeadColumns) -> tuple[dict[str, Tensor], 
 def _head_norm_vjp(
     rec: Recorder, heads: HeadColumns, norm: HeadNorm, dy: Tensor, d_head: int, sums: Gradients
 ) -> Gradients:
-    """Records the gradients of the product and of the gain; dy is the gradient of the normalised heads."""
+    """Records the gradients of the product and of the gain of a head norm.
+
+    dy is the gradient of the normalised heads, and `sums` are the gradients so far. Returns (dx, gradient of the gain).
+    """
     inputs: Mapping[str, Tensor] = heads.source[0]
     x, defines = inputs["x"], {"FIRST": heads.first, **norm.defines(d_head, dy.cols)}
     given = {"x": x, "dy": dy, "scales": norm.scales}

@@ -1,9 +1,11 @@
 """Samples a token from a row of logits with temperature, top-k, top-p and min-p, and lists the likeliest tokens.
 
-The kept tokens are those above a threshold, which is a logit and an id. The threshold is searched among candidates, the
-best tokens of each block of the row. For top-p without top-k, a search over the range of logits first narrows down
-where the nucleus ends, and the candidates are the best tokens below that. If the candidates do not reach the threshold,
-the result says so, and the caller has to sample on the CPU from the whole row.
+The tokens that these settings keep are those above a threshold, which is a logit and an id. The threshold is searched
+among candidates: the row is divided into blocks, and the candidates are the best tokens of each block. The tokens that
+top-p keeps are called the nucleus. For top-p without top-k, a search over the range of logits first finds a bracket
+around the end of the nucleus, and the candidates are the best tokens below the upper edge of the bracket. If the
+candidates do not reach the threshold, the result is marked as undecided, and the caller has to sample on the CPU from
+the whole row.
 """
 
 from __future__ import annotations
@@ -14,24 +16,25 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
-MAX_TEMPERATURE = 1e30  # multiplied by the range of a nucleus, it still fits in a float32
+MAX_TEMPERATURE = 1e30  # the product of this and the range of a nucleus still fits in a float32
 MAX_STEP = 2**31 - 1  # the greatest value of the scalar `draw_step`, a signed integer
-ALTERNATIVES = 8  # likeliest tokens that are returned with the drawn one
+ALTERNATIVES = 8  # number of likeliest tokens that are returned with the drawn token
 TOKEN = Layout(1, 4 * (1 + ALTERNATIVES + 1))  # texels: the drawn token, the likeliest, sums of weights (`draw.frag`)
-LEVELS = 4  # of the search for the nucleus: each divides its range by 16
-SITE = "0x5eedu"  # makes these random numbers differ from those of dropout and of fresh weights
-BLOCKS = (8, 64)  # maximum rows and columns of pixels, each of which takes a block of the row
-MERGED_BLOCKS = (8, 8)  # rows and columns of the blocks that candidates are merged into
-PARTS = 8  # the candidates are searched in this many parts in parallel
-ARGMAX_ROWS = 8  # argmax reduces each row of x to this many rows of blocks first
-CANDIDATES = 7  # of a merged block: with the block's sums they fill four targets
+LEVELS = 4  # levels of the search for the nucleus; each divides the range by 16
+SITE = "0x5eedu"  # makes these random numbers differ from those of dropout and of new weights
+BLOCKS = (8, 64)  # maximum rows and columns of pixels; each pixel takes a block of the row of logits
+MERGED_BLOCKS = (8, 8)  # maximum rows and columns of pixels after blocks are merged
+PARTS = 8  # the threshold is searched in this many parts of the candidates in parallel
+ARGMAX_ROWS = 8  # argmax first reduces each row of x to blocks in this many rows of pixels
+CANDIDATES = 7  # candidates of a merged block; with the sum of the block they fill four targets
 MASK_BITS = 16  # tokens in each number of a mask: integers up to 2^24 are exact in float32
 
 
 def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:
-    """Writes the texel (column, value, 1 if x is not finite, 0) for x `[1, N]` to the state `out`, followed by zeros.
+    """Writes (column, value, flag, 0) of the greatest value of x `[1, N]` to the first texel of the state `out`.
 
-    If several values are equal, the first one wins. If x has several rows, `out` has a row for each.
+    The flag is 1 if any value of x is not finite, otherwise 0. The other texels of `out` are zero. If several values
+    are the greatest, the first one wins. If x has several rows, `out` has a row for each of them.
     """
     c4 = -(-x.cols // 4)
     best = rec.scratch("argmax.blocks", Layout(ARGMAX_ROWS * x.rows, 4 * max(1, min(32, c4 // 128))))
@@ -44,11 +47,12 @@ def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -
     """Samples a token from the logits x `[1, N]` and writes it to the state `out` (layout `TOKEN`).
 
     The state `best` holds the greatest logit (`argmax`); it may be the same state as `out`. If `out` has several rows,
-    each holds another token from the same logits, of the steps from `draw_step` on.
+    each holds a separate draw from the same logits: row i uses the step `draw_step` + i.
 
-    The scalars are `inverse_temperature`, `top_k` (0: all), `top_p` (1: all), `margin` (min-p keeps logits at most this
-    far below the greatest), `draw_seed` and `draw_step`. Top-p without top-k needs `nucleus` and the scalar
-    `nucleus_width`: a power of two, the range of logits below the greatest in which to search.
+    The op reads the scalars `inverse_temperature`, `top_k` (0: all tokens), `top_p` (1: all tokens), `margin` (for
+    min-p: only logits at most this far below the greatest are kept), `draw_seed` and `draw_step`. Top-p without top-k
+    needs `nucleus` and the scalar `nucleus_width`, a power of two: the nucleus is searched in a range of this width
+    below the greatest logit.
     """
     top = _candidates(rec, x, best, ())
     ranked, levels, low = _ranked(rec, top, best), list[Tensor](), None
@@ -67,11 +71,11 @@ def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -
 
 
 def mask_logits(rec: Recorder, x: Tensor, allowed: Tensor) -> Tensor:
-    """Records the logits x `[1, N]` with those of forbidden tokens lowered below all others; they are never drawn.
+    """Records the logits x `[1, N]`, but with logits of forbidden tokens that are so low that these are never drawn.
 
-    Each number of `allowed` `[1, N / MASK_BITS]` has a bit for each of `MASK_BITS` tokens, the lowest for the first. At
-    least one token must be allowed, and the scalar `top_k` must not exceed their number. A logit that is not finite
-    stays, so that it is found.
+    Each number of `allowed` `[1, N / MASK_BITS]` has a bit for each of `MASK_BITS` tokens; the lowest bit is for the
+    first token. At least one token must be allowed, and the scalar `top_k` must not exceed the number of allowed
+    tokens. A logit that is not finite stays unchanged, so that sampling reports it.
     """
     y = rec.scratch("sample.masked", x.layout)
     rec.emit("mask_logits", {"x": x, "allowed": allowed}, {"y": y})
@@ -79,7 +83,10 @@ def mask_logits(rec: Recorder, x: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _candidates(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Records the likeliest tokens of merged blocks; with `levels`, only tokens below the bracket that they found."""
+    """Records the likeliest tokens of each merged block.
+
+    With `levels` of the search for the nucleus, only tokens below the upper edge of their bracket are candidates.
+    """
     rows, cols = _blocks(x)
     first = rec.scratch("sample.first", Layout(rows, 12 * cols, (1, 3)))
     constants: dict[str, int | float | str] = {"C4": -(-x.cols // 4), "STRIDE": rows * cols // 4}
@@ -98,7 +105,7 @@ def _ranked(rec: Recorder, candidates: Tensor, best: Tensor) -> Tensor:
 
 
 def _weights(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Records the weight of the tokens above each edge of the next level, in rows whose sum is the weight."""
+    """Records the weight of the tokens above each edge of the next level; a weight is the sum of a column."""
     rows, cols = _blocks(x)
     parts = rec.scratch("sample.parts", Layout(rows, 16 * cols, (1, 4)))
     rec.emit("nucleus_weights", {"x": x, "best": best} | _levels(levels), {"y": parts}, _walk(x))
@@ -112,7 +119,7 @@ def _levels(levels: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _blocks(x: Tensor) -> tuple[int, int]:
-    """Returns the rows and columns of blocks: one block for each texel, at most `BLOCKS`."""
+    """Returns the number of rows and columns of blocks: one block per texel of x, limited to `BLOCKS`."""
     return BLOCKS[0], max(1, min(BLOCKS[1], -(-x.cols // (4 * BLOCKS[0]))))
 
 

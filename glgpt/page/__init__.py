@@ -1,5 +1,5 @@
 """Exports a model as a static web page, and serves it.
 
-`export` writes the page's programs, weights and manifest; `serve` serves such a folder over HTTP. The package depends
-on `inference`, `models`, `program` and `training` for what it records. The page's own code is in `viewer/src`.
+`export` writes the page's programs, weights and manifest; `serve` serves such a folder over HTTP. The programs
+are recorded with `inference`, `models`, `program` and `training`. The page's own code is in `viewer/src`.
 """

@@ -1,6 +1,6 @@
 """Limits a server's connections: how many are open, in total and per address, and how long a request may take.
 
-uvicorn has no such limits: a client that sends half a request would hold a file descriptor for ever.
+uvicorn has no such limits: a client that sends half a request would hold a file descriptor indefinitely.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from glgpt.system.network import client_network
 resource: Any
 try:
     import resource
-except ImportError:  # Windows has no such limit
+except ImportError:  # Windows does not have this module
     resource = None
 
 logger = logging.getLogger(__name__)
 Peer = tuple[str, int]  # address and port
 BACKLOG = 256  # connections that wait to be accepted
-RESERVED = 128  # file descriptors that are not for connections
+RESERVED = 128  # file descriptors for everything except connections
 MAX_DESCRIPTORS = 1 << 16
 
 
 def available_descriptors() -> int:
-    """Raises the process's limit of open files as far as allowed; returns the number available for connections."""
+    """Increases the process's limit of open files as far as allowed; returns the number available for connections."""
     if resource is None:
         return 4096
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -48,9 +48,9 @@ def available_descriptors() -> int:
 class Limits:
     """Limits on the number of open connections, and on a client's time in seconds."""
 
-    total: int = field(default_factory=available_descriptors)
-    address: int = 256  # per address, and per /64 network of IPv6
-    exempt: frozenset[str] = frozenset()  # addresses without the limit per address, such as a proxy's
+    total: int = field(default_factory=available_descriptors)  # connections of all clients
+    address: int = 256  # connections of one IPv4 address or of one /64 network of IPv6
+    exempt: frozenset[str] = frozenset()  # addresses without the limit per address, such as that of a proxy
     request: float = 10.0  # time to send a whole request
     stall: float = 60.0  # time without progress, after which a client that does not read is disconnected
 
@@ -89,7 +89,7 @@ class Connections:
                 del self._open[client]
 
     def awaits(self, peer: Peer) -> None:
-        """Starts the deadline by which a client must have sent a whole request, or is disconnected."""
+        """Starts a client's deadline: the client is disconnected unless it sends a whole request in time."""
         self.received(peer)
         if peer in self._sockets:
             later = asyncio.get_running_loop().call_later
@@ -124,7 +124,7 @@ class _Accepted(socket.socket):
 class Listener(socket.socket):
     """A listening socket that closes connections beyond the limits as soon as it accepts them.
 
-    Any later, the limits would miss connections that are still in the TLS handshake.
+    A later check would miss connections that are still in the TLS handshake.
     """
 
     def __init__(self, connections: Connections, family: int) -> None:
@@ -145,7 +145,7 @@ class Listener(socket.socket):
 
 
 class HttpProtocol(H11Protocol):
-    """uvicorn's HTTP connection with deadlines: the client must send its request and read the answer in time."""
+    """An HTTP connection of uvicorn with deadlines: the client must send its request and read the answer in time."""
 
     def __init__(self, *args: Any, connections: Connections, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -175,12 +175,12 @@ class HttpProtocol(H11Protocol):
         self._stalled = self.loop.call_later(self._counted.limits.stall, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Cancels that timeout: the client reads again."""
+        """Cancels the timeout of `pause_writing`: the client reads again."""
         super().resume_writing()
         self._progressed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancels that timeout: the connection has ended."""
+        """Cancels the timeout of `pause_writing`: the connection has ended."""
         self._progressed()
         super().connection_lost(exc)
 

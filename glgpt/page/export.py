@@ -52,12 +52,12 @@ def export(
     phase: Phase = lambda _: None,
     **device: Any,
 ) -> Manifest:
-    """Writes the page of a checkpoint: a folder, or one HTML file. `ExportOptions` says what the page contains.
+    """Writes the page of a checkpoint: a folder, or one HTML file. `ExportOptions` defines what the page contains.
 
     `progress` is called with (bytes written, total bytes) of the weights, and `phase` with a label when a phase begins.
-    `device` are options of `from_pretrained`, for the reference run. An earlier export at `out` is replaced in one
-    step at the end. Returns the manifest. Raises GlgptError if `out` is anything else, if the viewer is not built, or
-    if the model cannot be loaded.
+    `device` are options of `from_pretrained` for the reference run. An earlier export at `out` is replaced in one
+    step at the end. Returns the manifest. Raises GlgptError if `out` holds anything else, if the viewer is not built,
+    or if the model cannot be loaded.
     """
     options = options or ExportOptions()
     given, out = out, checked_out(out, options.single_file)  # a symbolic link stays; its target is replaced
@@ -93,9 +93,9 @@ def export(
 
 
 def _shortened(checkpoint: Checkpoint, context: int | None) -> Checkpoint:
-    """Returns the model with this context length, by default at most 2,048.
+    """Returns the checkpoint with a context of `context` tokens; None: the model's context, but at most 2,048.
 
-    Raises GlgptError if the model or a browser does not support it.
+    Raises GlgptError if the model or a browser does not support `context`.
     """
     config, limits = checkpoint.config, Limits()
     positions = first_context(config, limits, context)
@@ -124,7 +124,7 @@ def _write(
     formats = weight_formats(checkpoint, options.dtype)
     caches = cache_format(config, formats, device.get("cache_dtype", "auto"))
     device = device | {"cache_dtype": caches}
-    programs, recordings = record_page(config, formats, part, split, caches)  # first: it may not fit browsers
+    programs, recordings = record_page(config, formats, part, split, caches)  # first: fails if the model is too large
     layouts = weight_layouts(programs[recordings[0]["generate"]], config)
     packed = {str(file) for r in recordings for kind, file in r.items() if kind in PACKED}
     documents = _documents(checkpoint, folder, options, prompts, phase, device)
@@ -178,7 +178,7 @@ def _documents(
 
 
 def _finish(folder: Path, options: ExportOptions, manifest: Manifest) -> None:
-    """Sets what the page may connect to, and gives a folder's page an id."""
+    """Adds the servers that the page may connect to; if the page is a folder, gives it an id."""
     if options.train and options.reading and not options.embed:
         options.reading.allow(folder / "index.html")
     if options.split:

@@ -1,4 +1,4 @@
-"""The options of an export, checked before any work begins."""
+"""Defines the options of an export, which are checked before any work begins."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from glgpt.page.training import Size, check_sizes
 from glgpt.program.formats import DTYPES
 
 SHARD_SIZE = 24 << 20  # bytes
-MIN_SHARD_SIZE, MAX_SHARD_SIZE = 1 << 16, 100_000_000  # bytes; plain static hosts accept no larger files
+MIN_SHARD_SIZE, MAX_SHARD_SIZE = 1 << 16, 100_000_000  # bytes; plain static hosts refuse files above the maximum
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Says what an exported page contains.
+    """Defines what an exported page contains.
 
     Raises GlgptError for values out of range and options that exclude each other.
 
-    With `single_file` the page is one HTML file that opens from disk; with `embed`, a module `glgpt.js` for other
-    pages, and an example of its use, instead of a page.
+    With `single_file`, the page is one HTML file that opens from disk. With `embed`, the export is not a page but the
+    module `glgpt.js` for other pages, with an example of its use.
 
-    `dtype` is the format of the weights (default: "stored" for GGUF files, else "f32").
+    `dtype` is the format of the weights (default: "stored" for GGUF files without `split`, else "f32").
 
     `name` is the model's name in the page (default: `Checkpoint.name`). The page opens with the first of `prompts` and
     offers all of them (default: those of the model's `page.json`, else neutral ones); an instruct model gets them in
     its chat format. `trained_on` describes the training text in a few words (default: that of `page.json`).
 
-    `train` lists the presets, or other sizes, that the page can train in `precision`. `reading` are the sources of
-    texts for training (default: the books of `data.books`).
+    `train` lists the models that the page can train in `precision`: names of presets, or objects of `Size`. `reading`
+    are the sources of texts for training (default: the books of `data.books`).
 
-    With `split`, a server runs some of the blocks; the page holds the others, or all.
+    With `split`, a server runs some of the blocks. The page holds the other blocks, or all of them.
 
     `site` is the address at which the page will be published, for the preview picture of links. `source` is the
-    address of its source code, to which the page links.
+    address of the page's source code, to which the page links.
 
     `context` is the page's context length in tokens (default: the model's, at most 2,048). The caches hold keys,
     values and queries of each position, so a shorter context takes less memory.
@@ -65,7 +65,7 @@ class ExportOptions:
     def __post_init__(self) -> None:
         """Checks the options and normalizes addresses."""
         if self.single_file and self.embed:
-            raise GlgptError("--single-file and --embed cannot be combined: a module is a folder")
+            raise GlgptError("--single-file and --embed cannot be combined: --embed writes a folder")
         if self.split and self.adapter is not None:
             raise GlgptError("--adapter cannot be combined with --server, which runs the model without it")
         if self.split and (self.single_file or self.embed or self.train):

@@ -25,7 +25,7 @@ from glgpt.page.prompts import Prompts
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 from glgpt.tuning.kernel_selection import PANELS_PAY, STEADY
 
-SCHEMA: Final = 3  # of manifest.json
+SCHEMA: Final = 3  # version of manifest.json
 TUNING: Tuning = {  # constants that the page shares with the desktop; `ahead`: maximum number of tokens in flight
     "one_token": ONE_TOKEN,
     "one_captured": ONE_CAPTURED,
@@ -47,9 +47,10 @@ def manifest_json(
     files: dict[str, ListedFile],
     shards: list[Shard],
 ) -> Manifest:
-    """Returns the content of manifest.json. Raises GlgptError if it does not match its schema.
+    """Returns the content of manifest.json. Raises GlgptError if the content does not match its schema.
 
-    `recordings` names the files of each recording, `files` gives the size and digest of every file but the `shards`.
+    `recordings` lists the files of each recording (the programs for one kernel). `files` has the size and digest of
+    every file except the `shards`, which are the files of weights.
     """
     config, split, tokenizer = checkpoint.config, options.split, prompts.tokenizer
     part = split.part(config) if split else Part.whole(config)
@@ -93,7 +94,10 @@ def page_config(config: ModelConfig) -> Config:
 
 
 def identify(folder: Path, manifest: Manifest) -> None:
-    """Writes one id into index.html and the manifest, by which a page notices that another export has replaced it."""
+    """Writes the same id to index.html and manifest.json.
+
+    If another export replaces the folder of an open page, the page finds another id in manifest.json than its own.
+    """
     page = folder / "index.html"
     text = page.read_text(encoding="utf-8")
     manifest["export_id"] = hashlib.sha256((text + compact(manifest)).encode()).hexdigest()[:32]

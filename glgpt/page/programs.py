@@ -1,4 +1,8 @@
-"""Records the programs of an exported page for the limits of browsers, once for each kernel that a page may choose."""
+"""Records the programs of an exported page for the limits of browsers, once for each kernel that a page may choose.
+
+A kernel is the block of rows and columns of a matrix product that one fragment computes. A one-row product is that of a
+single row, as in decoding a token. A probe is a program whose time a page measures to choose a recording.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +33,20 @@ from glgpt.program.tensor import Tensor
 from glgpt.program.weight_formats import WeightFormats, activations
 from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
-MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's; all recordings share the row probe and the masks
-MAX_CAPTURE_BYTES = 128 << 20  # maximum scratch memory of a capture entry
-SEVERAL = 4  # continuations of a prompt that a page generates at once
+MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's minimum, for programs that all recordings share: row probe, masks
+MAX_CAPTURE_BYTES = 128 << 20  # maximum bytes of scratch textures (intermediate results) of a capture entry
+SEVERAL = 4  # number of continuations of a prompt that a page generates at once
 EDIT = "edit."  # prefix of the states of `PageEdits`
-MIN_OWN_ROWS = 256  # minimum tokens of each continuation, if the context is that long
+MIN_OWN_ROWS = 256  # cache rows of each continuation in addition to those of a full context, if textures allow it
 
 
 @dataclass(frozen=True)
 class Recording:
     """A way of recording a model: a kernel, and the number of draw buffers that it needs.
 
-    If its kernel `blends`, it is for devices that blend floats, instead of the recording without. If it also adds up
-    `pairs` of pixels, it is for those that blend and compute derivatives of each column, instead of both.
+    If the kernel `blends`, the recording is for devices that blend floats; on them, it replaces the recording without
+    blending. If the kernel also adds up `pairs` of pixels, the device must also compute separate derivatives for each
+    column of a quad (2 x 2 pixels); then the recording replaces the two recordings without pairs.
     """
 
     kernel: Kernel
@@ -49,22 +54,22 @@ class Recording:
 
     @property
     def rows(self) -> Literal["strided", "contiguous"]:
-        """The column order of its one-row products: a key of `tuning.kernel_selection.COLUMNS`."""
+        """The columns that a fragment takes in one-row products: a key of `tuning.kernel_selection.COLUMNS`."""
         return "contiguous" if self.kernel.contiguous else "strided"
 
     @property
     def name(self) -> str:
-        """The part of its file names that identifies it."""
+        """The part of the file names that identifies the recording."""
         return self.kernel.label
 
     @property
     def plain(self) -> Recording:
-        """The recording without blending, with which it shares probes, captures and the program of several texts."""
+        """The recording without blending; this one has the same probes, captures and program of several texts."""
         return replace(self, kernel=self.kernel.unblended)
 
     @property
     def unpaired(self) -> Recording:
-        """The recording without pairs, with which it shares interventions."""
+        """The recording without pairs; this one has the same program with interventions."""
         return replace(self, kernel=replace(self.kernel, pairs=False))
 
     @property
@@ -76,8 +81,8 @@ class Recording:
 def page_recordings(dtype: WeightFormats) -> list[Recording]:
     """Returns the recordings among which a page chooses by measuring.
 
-    The first has weights without panels, the layout of the shards. A packed format has one kernel for each number of
-    draw buffers.
+    In the first recording, weights have no panels (strips of contiguous columns), as in the shards. A packed format of
+    weights determines the tiles, so there is only one kernel for each number of draw buffers.
     """
     found = []
     for kernel in KERNELS.values():
@@ -96,11 +101,11 @@ def page_recordings(dtype: WeightFormats) -> list[Recording]:
 
 
 class PageEdits:
-    """Interventions on every part that a page can change, controlled by states that the page writes.
+    """Interventions on every activation that a page can change, controlled by states (textures) that the page writes.
 
-    The states `edit.NAME.gain` and `edit.NAME.shift`, each `[2, columns]`, and `edit.NAME.at` (see `ops.edit_one`)
-    change the heads of each layer, the outputs of attention and MLP, and the residual stream after each block.
-    `edit.NAME.how` (see `ops.set_pattern`) changes attention patterns.
+    The states `edit.NAME.gain`, `edit.NAME.shift` and `edit.NAME.at` (see `ops.edit_one`) change the heads of each
+    layer, the outputs of attention and MLP, and the residual stream after each block; gain and shift have the shape
+    `[2, columns]`. `edit.NAME.how` (see `ops.set_pattern`) changes attention patterns.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -111,7 +116,7 @@ class PageEdits:
         self.names = self.rows | self.heads.keys()
 
     def apply(self, network: Network, x: Tensor, _: str | None = None) -> Tensor:
-        """Returns `x` with its interventions recorded, or unchanged if `x` has none."""
+        """Records the interventions on `x` and returns their result; returns `x` itself if there are none."""
         rec = network.rec
         if x.name in self.heads:
             heads = self.heads[x.name]
@@ -134,13 +139,15 @@ def generate_program(
 ) -> Program:
     """Records `generation_program` with a query cache for every layer, and with entries for inspection.
 
-    `attention_I_N` outputs `h.I.attn.scores` and `h.I.attn.pattern` of N rows from `pos`. `ahead_I_N` outputs the
-    masked scores, `h.I.attn.ahead`: of N keys from `pos`, each with every query up to its position. `lens` runs the
-    token in `ids.1` at `pos` and outputs the residual stream after every block, and the logits that it would give if
-    that block were the last. None of them changes persistent states. With a `part`, there are only entries of its
-    blocks, and `lens` only if it has the head. With `edits`, every entry applies them. With `taps`, `prefill_N` and
-    `decode` also output the residual stream after the embedding and every block. With `tail`, the entry `head`
-    completes a token from its hidden state.
+    An entry is a named list of passes. `attention_I_N` outputs `h.I.attn.scores` and `h.I.attn.pattern` of block I for
+    the N rows from `pos` on. `ahead_I_N` outputs `h.I.attn.ahead`, the scores that causal attention masks: those of
+    each of the N keys from `pos` on with all queries up to the key's position. `lens` runs the token in `ids.1` at
+    `pos`. It outputs the residual stream after the embedding and after every block, and for each of these states the
+    logits that the model would have without the later blocks. None of these entries changes persistent states.
+
+    With a `part`, there are only entries of the part's blocks, and `lens` only if the part has the head. With `edits`,
+    every entry applies them. With `taps`, `prefill_N` and `decode` also output the residual stream after the embedding
+    and after every block. With `tail`, the entry `head` continues from a token's hidden state to its logits.
     """
     rec = Recorder(recording.limits)
     names = {in_block(i, Q) for i in range(config.n_layer)}
@@ -168,7 +175,7 @@ def generate_program(
 
 
 def _lens(network: Network) -> None:
-    """Records a token's forward pass; outputs each state of the residual stream and its logits (the logit lens)."""
+    """Records a token's forward pass; outputs each state of the residual stream and the state's logits (logit lens)."""
     network.prefill(1)
     for x in network.stream:
         network.logits(network.rec.output(x), f"lens.{x.name}")
@@ -177,7 +184,7 @@ def _lens(network: Network) -> None:
 def capture_recording(
     config: ModelConfig, recording: Recording, dtype: WeightFormats, part: Part | None = None, tail: bool = False
 ) -> Program:
-    """Records `capture_program` of every activation, in the chunk sizes whose scratch stays within MAX_CAPTURE_BYTES.
+    """Records `capture_program` of every activation, for chunk sizes whose scratch memory is within MAX_CAPTURE_BYTES.
 
     With `tail`, an additional entry `head` continues from the hidden state in `hidden.1` to the logits.
     """
@@ -201,8 +208,8 @@ def capture_recording(
 def several_program(config: ModelConfig, recording: Recording, dtype: WeightFormats, logits: Layout) -> Program:
     """Records `batch_program` of `SEVERAL` texts with a common prompt, over the textures of a generation program.
 
-    `logits` is the layout of that program's logits. The caches hold the rows of the prompt, followed by rows of the
-    texts in rotation.
+    `logits` is the layout of the generation program's logits. The caches hold the rows of the prompt, followed by rows
+    of the texts in rotation.
     """
     context = config.n_positions
     rows = min(context + SEVERAL * MIN_OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
@@ -227,7 +234,7 @@ def row_probe(recording: Recording, dtype: str) -> Program:
 
 
 def main_format(config: ModelConfig, formats: WeightFormats) -> str:
-    """Returns the format of most values of the products' weights, by which a page names all."""
+    """Returns the format of most values of the products' weights, which a page shows as the model's format."""
     if isinstance(formats, str):
         return formats
     counts = Counter[str]()
@@ -238,7 +245,7 @@ def main_format(config: ModelConfig, formats: WeightFormats) -> str:
 
 
 def cache_format(config: ModelConfig, formats: WeightFormats, asked: str = "auto") -> str:
-    """Returns the format of a page's caches: the one asked for, or f16 if most weights are quantized, else f32."""
+    """Returns the format of a page's caches: `asked`, or for "auto" f16 if most weights are quantized, else f32."""
     if asked != "auto":
         return asked
     main = main_format(config, formats)
@@ -246,7 +253,10 @@ def cache_format(config: ModelConfig, formats: WeightFormats, asked: str = "auto
 
 
 def _probed_format(name: str) -> str:
-    """Returns the format that stands for another one in the probes: the one of `FORMATS` whose levels have its bits."""
+    """Returns the format for the probes: `name` if it is in `FORMATS`, else the one there with as many bits per level.
+
+    A level is the integer that stands for a quantised weight.
+    """
     if name in FORMATS:
         return name
     coding = STORED[name].coding
@@ -262,6 +272,7 @@ def record_page(
 ) -> tuple[dict[str, Program], list[RecordingFiles]]:
     """Returns every program by its file name, and for each recording the names of its files.
 
+    `part` is the page's part of the model, and `split` has the options of a page that shares the model with a server.
     `cache_dtype` is the format of the caches, "f32" or "f16".
     """
     config = config.with_context(config.context, cache_dtype == "f16")

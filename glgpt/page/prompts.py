@@ -28,8 +28,8 @@ QUESTIONS = (  # for an instruct model
     "Give me tips for sleeping well.",
 )
 TEXT_SAMPLING: PageSampling = {"temperature": 0.8, "top_p": 0.9}  # with top-p 1, more words would be misspelt
-SEED, TOKENS = 1, 120  # of the text that a page opens with: the page's defaults
-MAX_TITLE_CHARACTERS = 32  # maximum characters of a button
+SEED, TOKENS = 1, 120  # seed and length of the text that a page opens with: the page's defaults
+MAX_TITLE_CHARACTERS = 32  # maximum characters of a button's caption
 
 
 class _Record(BaseModel):
@@ -44,7 +44,7 @@ class Prompt(_Record):
 
 
 class Head(_Record):
-    """An attention head that the tour shows, with a question about it and the answer."""
+    """An attention head that the page's tour shows for a text, with a question about the head and the answer."""
 
     layer: int = Field(ge=0)
     head: int = Field(ge=0)
@@ -72,10 +72,10 @@ class ModelPage(_Record):
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a page, which opens with the first, and what generates the texts after them.
+    """The example prompts of a page, with its tokenizer, its chat formats and its initial sampling settings.
 
-    `chat` is the format in which they are sent, `template` that of conversations, and `sampling` has the settings until
-    a visitor changes them.
+    The page opens with the first prompt. `chat` is the format of a single message, and `template` is the chat template
+    of conversations; both are None if the model is not an instruct model.
     """
 
     page: ModelPage
@@ -87,7 +87,7 @@ class Prompts:
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
-        """Takes the `given` prompts, else those of the folder's `page.json`, else neutral ones.
+        """Returns the `given` prompts, else those of the folder's `page.json`, else neutral ones.
 
         Skips prompts of `page.json` and neutral ones that do not fit the model. Raises GlgptError for a given prompt
         that does not fit, and FileError for a damaged file.
@@ -119,7 +119,10 @@ class Prompts:
         return self.ids(self.prompts[0].text) if self.prompts else None
 
     def continuation(self) -> Opening:
-        """Returns how the first prompt is continued; `page.json` can choose it only if the prompt comes from there."""
+        """Returns the seed and the length of the text that continues the first prompt.
+
+        They are those of `page.json` if the prompt is the first one there, else the page's defaults.
+        """
         chosen = self.page.opening if self.prompts and self.prompts[0] in self.page.prompts[:1] else None
         return chosen or Opening(seed=SEED, tokens=TOKENS)
 

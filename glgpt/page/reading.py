@@ -1,4 +1,4 @@
-"""The servers from which a page may fetch training texts for its visitor."""
+"""Defines the servers from which a page may fetch training texts for its visitor."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})
 class Reading:
     """The sources of texts: a mirror for books, and other servers.
 
-    `books` is a mirror with the paths of gutenberg.org, None for the default one, or NO_BOOKS. `hosts` are further
-    origins. Raises ArgumentError for an invalid address.
+    `books` is the address of a mirror that has the same paths as gutenberg.org; None: the default mirror; NO_BOOKS: no
+    books. `hosts` are addresses of other servers. Raises ArgumentError for an invalid address.
     """
 
     books: str | None = None
@@ -41,11 +41,11 @@ class Reading:
         return [{"title": b.title, "author": b.author, "url": b.url(self.books)} for b in BOOKS]
 
     def allow(self, index: Path) -> None:
-        """Allows the page to connect to these servers, in its Content-Security-Policy."""
+        """Changes the page's Content-Security-Policy so that the page may connect to the servers of all sources."""
         allow_connections(index, self.origins())
 
     def origins(self) -> list[str]:
-        """Returns the origins of these servers, each once."""
+        """Returns the origin (scheme, host and port) of the server of each source, without duplicates."""
         return list(dict.fromkeys(map(_origin, (*(b["url"] for b in self.listed()), *self.hosts))))
 
 
@@ -58,7 +58,7 @@ def _origin(address: Any) -> str:
 
 
 def allow_connections(index: Path, origins: Iterable[str]) -> None:
-    """Adds origins to the connect-src of a page's policy. Raises GlgptError for a page without a policy."""
+    """Adds origins to the connect-src of the policy in the page `index`. Raises GlgptError if the policy is missing."""
     page, found = _CONNECT.subn(" ".join(["connect-src 'self'", *origins]), index.read_text(encoding="utf-8"))
     if found != 1:
         raise GlgptError("the built page has no Content-Security-Policy; rebuild it with: make viewer")

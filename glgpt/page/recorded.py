@@ -20,20 +20,20 @@ from glgpt.plots.cells import REACH, folded
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
-ALTERNATIVES = 8
+ALTERNATIVES = 8  # likely tokens stored for each generated token
 ATTENTION_TOKENS = 48  # tokens whose attention is stored
 WEIGHT_EXPONENT = 0.4  # a byte of attention is 255 * weight^0.4: the opacity with which the page draws a weight
 CELL = (24, 8)  # width and height of a cell in a recorded picture, in texels
 ASPECT = 5.0  # approximate aspect ratio of a cell on the page
 BLOCKS_AT_ONCE = 12  # blocks whose activations are in memory at once
-PICTURES = 6  # number of recorded pictures
+PICTURES = 6  # maximum number of recorded pictures
 
 
 def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
     """Returns the content of recorded.json; None if the page has no prompt.
 
     It holds the opening prompt, its continuation with alternatives, attention over the first tokens, and pictures of
-    the machine.
+    the machine (the page's picture of the whole model).
     """
     given, tokenizer = prompts.opening(), prompts.tokenizer
     if given is None or tokenizer is None:
@@ -77,7 +77,7 @@ def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 
 
 def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -> tuple[float, float, list[Candidate]]:
-    """Returns the chosen token's probability, the one after sampling settings, and the most likely alternatives."""
+    """Returns the chosen token's probabilities before and after sampling settings, and the most likely tokens."""
     p = np.exp(logits.astype(np.float64) - logits.max())
     p /= p.sum()
     drawn = sampler.probabilities(logits)
@@ -92,7 +92,10 @@ def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -
 
 
 def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats:
-    """Returns token `t`'s values of these activations, `[rows, columns]`: one row for each head, scores up to `t`."""
+    """Returns the values of the activations `names` at token `t`, of shape `[rows, columns]`.
+
+    An activation of heads has a row for each head; a row of scores ends at key `t`, which is included.
+    """
 
     def of(name: str) -> Floats:
         values = found[name]
@@ -104,10 +107,10 @@ def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats
 
 
 def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logits: Floats) -> RecordedMachine:
-    """Returns pictures of the machine as it computes some of the tokens after the first `given`, evenly spread.
+    """Returns up to `PICTURES` pictures of the machine, for tokens that are spread evenly from index `given` on.
 
-    `logits` are those of all `ids`. A picture has one byte per texel, 127 for zero, rows from the top, and a column of
-    cells for the embedding, each block and the logits.
+    `logits` are those of all `ids`. A picture has one byte per texel (127 for zero), with rows from the top. From the
+    left, it has a column of cells for the embedding, one for each block, and one for the logits.
     """
     config = model.config
     at = sorted({round(t) for t in np.linspace(given, len(ids) - 1, PICTURES)})
@@ -136,7 +139,10 @@ def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logit
 
 
 def _bytes(values: Floats, wide: int, high: int) -> NDArray[np.uint8]:
-    """Resizes a matrix by nearest value to bytes: 127 for zero, 0 and 254 for the strongest colours."""
+    """Resizes a matrix to `high` x `wide` by nearest neighbour.
+
+    Returns bytes: 127 for zero; 0 and 254 for the largest negative and positive values that the colours distinguish.
+    """
     values = folded(values, ASPECT * CELL[1] / high)
     rows, columns = (np.arange(n) * size // n for n, size in ((high, len(values)), (wide, values.shape[1])))
     far = max(REACH * float(np.abs(values).mean()), 1e-30)

@@ -1,4 +1,4 @@
-"""A web server for an exported folder: Starlette on uvicorn with strict headers, on loopback by default."""
+"""Serves an exported folder over HTTP: Starlette on uvicorn with strict headers, on loopback by default."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ COMPRESSED = (
     ".txt",
     ".svg",
     "/",
-)  # ends of the paths that are compressed; weights hardly shrink
+)  # answers to paths with these ends are compressed; other files, such as weights, would hardly shrink
 HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -73,7 +73,10 @@ MAX_HASHED_PAGE_BYTES = 256 << 20  # bytes; the inline scripts of larger pages a
 
 
 class Files(StaticFiles):
-    """Serves the files of a folder: no listings, no links that lead outside, and the same types on every system."""
+    """Serves the files of a folder, with the same types on every system.
+
+    Refuses listings of folders, and symbolic links that lead out of the folder.
+    """
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Returns the file, or 404 if there is none or the name is invalid."""
@@ -82,10 +85,10 @@ class Files(StaticFiles):
         except (OSError, ValueError):  # a zero byte, a name too long, a file that may not be read
             raise HTTPException(404) from None
 
-    policy = True  # send a Content-Security-Policy with pages
+    policy = True  # send pages with `page_policy`; if False, only with `FRAMES`
 
     def file_response(self, full_path: Any, stat_result: os.stat_result, scope: Scope, status_code: int = 200) -> Any:
-        """Returns the file with its type from `TYPES`, rather than the system's list, and its policy."""
+        """Returns the file with its policy, and with its type from `TYPES` instead of the system's list."""
         if not os.access(full_path, os.R_OK):
             raise HTTPException(404)
         response = super().file_response(full_path, stat_result, scope, status_code)
@@ -101,10 +104,11 @@ class Files(StaticFiles):
 
 @functools.lru_cache(maxsize=64)
 def page_policy(path: str, _changed: int, size: int) -> str:
-    """Returns the policy of an HTML file: strict, with the hashes of its inline scripts and styles.
+    """Returns the policy of an HTML file: strict, with the hashes of the file's inline scripts and styles.
 
-    Style attributes, which have no hashes, are allowed if the page has some. For a page with a policy in a meta
-    element, the header adds only what such an element cannot hold.
+    Style attributes have no hashes, so if the page has any, the policy allows all of them. If the page has a policy in
+    a meta element, only `FRAMES` is returned, which such an element cannot hold. `_changed` is the time of the file's
+    last change; it only makes the cache distinguish versions of the file.
     """
     data = Path(path).read_bytes() if size <= MAX_HASHED_PAGE_BYTES else b""
     if META_POLICY.search(data, 0, 1 << 16):
@@ -149,7 +153,7 @@ class Headers:
 
 
 class Compression:
-    """Middleware that sends texts gzipped to clients that accept it; weights and byte ranges are not compressed."""
+    """Middleware that gzips texts for clients that accept gzip; weights and byte ranges are not compressed."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -163,10 +167,10 @@ class Compression:
 
 
 class Names:
-    """Middleware that refuses requests for other hosts than IP addresses, `localhost`, own names and `more`.
+    """Middleware that accepts only requests to IP addresses, `localhost`, names of this machine and names in `more`.
 
-    Otherwise another site could resolve its own name to this address and read what is served (DNS rebinding). IP
-    addresses are not resolved, so they are safe.
+    Otherwise another site could let its name resolve to this machine's address and read the served files (DNS
+    rebinding). IP addresses are not resolved, so they are safe.
     """
 
     def __init__(self, app: Any, more: Collection[str] = ()) -> None:
@@ -186,7 +190,7 @@ class Names:
         await Response(text, 421, media_type="text/plain")(scope, receive, send)
 
     def knows(self, named: str) -> bool:
-        """True if a Host header, with or without a port, names this machine."""
+        """True if a Host header, with or without a port, has an accepted name or an IP address."""
         found = _HOST.fullmatch(named)
         host = (found[1] or found[2]).lower().rstrip(".") if found else ""
         return host in self._names or is_address(host)
@@ -198,8 +202,9 @@ _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]/@]+))(?::\d{1,5})?")
 def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Collection[str] = ()) -> Any:
     """Returns an ASGI application that serves `routes`, and `folder` for all other paths.
 
-    Without `policy`, its pages get no Content-Security-Policy. It accepts requests for this machine's addresses and
-    names, and for `names`. Raises FileError for a folder without a page.
+    Without `policy`, the Content-Security-Policy of the folder's pages forbids only that other pages show them in
+    frames. The application accepts requests for any IP address, this machine's names and `names`. Raises FileError for
+    a folder without a page.
     """
     if not (folder / "index.html").is_file():
         name = quoted(folder)
@@ -212,11 +217,11 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Co
 def bound_socket(host: str, port: int, option: str, limits: Limits | None = None) -> Listener:
     """Returns a socket that listens on a port of this machine and applies limits.
 
-    Raises ArgumentError, naming the option, if the address or the port cannot be used.
+    Raises ArgumentError if the address or the port cannot be used; the message names `option`, which sets the port.
     """
     made = Listener(Connections(limits or Limits()), socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        if sys.platform != "win32":  # on Windows, it would let two servers share a port
+        if sys.platform != "win32":  # on Windows, this option would let two servers share a port
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(BACKLOG)
@@ -249,7 +254,10 @@ def settings(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that ends at the first signal, even with open connections; the signal's handler runs then."""
+    """A uvicorn server that ends at the first signal, even with open connections.
+
+    Then the previous handler of the signal runs.
+    """
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Records the signal and stops at once."""
@@ -258,7 +266,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Server:
-    """Serves an application on an address of this machine; the constructor binds the port, 0 takes a free one.
+    """Serves an application on an address of this machine; the constructor binds the port (0: any free port).
 
     Raises ArgumentError for an address or a port that cannot be used.
     """
@@ -279,7 +287,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(app: Any, port: int = 0) -> Iterator[str]:
-    """Serves an application in a thread inside the block; yields its address."""
+    """Serves an application in a thread until the `with` block ends; yields the address."""
     made = Server(app, port)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
@@ -297,7 +305,7 @@ def serve(
     names: Collection[str] = (),
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serves a folder until a signal arrives; calls `announce` with the address at which others reach it."""
+    """Serves a folder until a signal arrives; calls `announce` with the address at which clients reach it."""
     made = Server(application(folder, names=(*names, host)), port, host)
     announce(made.address)
     made.run()

@@ -1,4 +1,4 @@
-"""Options of a split page: a server runs some blocks of its model."""
+"""Defines the options of a split page: a server runs some of the model's blocks, and the page runs the other ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from glgpt.wire.hidden import FORMATS, Format
 
 @dataclass(frozen=True)
 class SplitPage:
-    """A page with the embedding and the first `blocks` blocks; the server at `server` runs the others and the head.
+    """A page with the embedding and the first `blocks` blocks; the server at `server` runs the rest of the model.
 
-    If `blocks` is None, the page holds the whole model, and its visitor chooses how many blocks run in the page. With
+    If `blocks` is None, the page holds the whole model, and the visitor chooses how many blocks run in the page. With
     `head`, the page also has the head and samples the tokens. `wire` is the number format of hidden states, a name in
     `wire.hidden.FORMATS`. Raises ArgumentError for an invalid address, and for `head` without `blocks`.
     """
@@ -41,7 +41,10 @@ class SplitPage:
             raise ArgumentError(f"{self.server!r} is not a plain server address, such as ws://127.0.0.1:8043")
 
     def part(self, config: ModelConfig) -> Part:
-        """Returns the part in the page, without the head. Raises ArgumentError if no block is left for the server."""
+        """Returns the page's part of the model, without the head.
+
+        Raises ArgumentError if no block would be left for the page or for the server.
+        """
         if self.blocks is None:
             return Part.whole(config)
         if not 1 <= self.blocks < config.n_layer:
@@ -70,5 +73,5 @@ class SplitPage:
         return described(config, self.part(config)) + (described(config, Part.head_of(config)) if self.head else [])
 
     def allow(self, index: Path) -> None:
-        """Allows the page to connect to the server only, in its Content-Security-Policy."""
+        """Changes the page's Content-Security-Policy so that the page may connect only to the server."""
         allow_connections(index, [self.server.rstrip("/")])

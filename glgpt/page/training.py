@@ -1,4 +1,8 @@
-"""Records the training programs of an exported page, one for each size that it offers, and writes training.json."""
+"""Records the training programs of an exported page, and writes training.json.
+
+A size is a model that the page offers to train. Each size has a program for each kernel (the block of a matrix product
+that one fragment computes) that a page may choose.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +36,12 @@ from glgpt.training.program import Recipe, program_digest, record_predictions, r
 from glgpt.training.settings import PRESETS, Settings, settings_for
 from glgpt.tuning.kernel_selection import COLUMNS
 
-SCHEMA: Final = 6  # of training.json
+SCHEMA: Final = 6  # version of training.json
 OFFERED = ("nano", "tiny")  # the default presets
-TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # shapes are static: one program for each vocabulary
-LOOK = 64  # tokens of the text whose attention is shown
-VIEWED = ("generate", "capture", "interventions")  # keys as in a recording of the manifest
-MAX_DEFAULT_STEPS = 1000  # so that a run takes minutes; a visitor can set more
+TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # each vocabulary size needs separate programs: shapes are static
+LOOK = 64  # number of tokens whose attention is shown
+VIEWED = ("generate", "capture", "interventions")  # keys as in `RecordingFiles` of the manifest
+MAX_DEFAULT_STEPS = 1000  # maximum number of preset steps, so that a run takes minutes; a visitor can set more
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,10 @@ class Size:
 def training_files(
     sizes: Sequence[str | Size], reading: Reading | None = None, precision: str = "f32"
 ) -> tuple[dict[str, Program], dict[str, str], Training]:
-    """Returns the programs by file name, the bundled sets by file name, and the content of training.json.
+    """Returns the programs by file name, the bundled texts by file name, and the content of training.json.
 
-    A preset's name stands for its sizes, trained in `precision`. Raises GlgptError for an unknown preset and for a
-    size that a page cannot train.
+    The name of a preset stands for several sizes, one for each tokenizer, which are trained in `precision`. Raises
+    GlgptError for an unknown preset and for a size that a page cannot train.
     """
     files: dict[str, Program] = {}
     pairs = [(s, t) for s in dict.fromkeys(sizes) for t in _tokenizers(s)]
@@ -80,7 +84,7 @@ def training_files(
 
 
 def check_sizes(sizes: Sequence[str | Size]) -> None:
-    """Raises GlgptError for an unknown preset and for one that is too large for a page."""
+    """Raises GlgptError for an unknown preset and for a preset that is too large for a page."""
     for size in sizes:
         _tokenizers(size)
 
@@ -96,7 +100,10 @@ def _tokenizers(preset: str | Size) -> tuple[str, ...]:
 
 
 def training_kernels() -> list[tuple[Kernel, int]]:
-    """Returns the kernels that a page may choose, with their draw buffers; samples use contiguous columns."""
+    """Returns the kernels that a page may choose, each with the number of draw buffers that it needs.
+
+    Their one-row products take contiguous columns, for sampling.
+    """
     strided = [r for r in page_recordings("f32") if r.rows == "strided" and not r.kernel.blends]
     return [(replace(r.kernel, contiguous=COLUMNS["contiguous"]), r.draw_buffers) for r in strided]
 
@@ -162,7 +169,7 @@ def _offer(size: Size, files: dict[str, Program]) -> Offer:
 
 
 def _settings(preset: str, tokenizer: str) -> Settings:
-    """Returns the preset's settings with fewer steps, and a batch that fits the textures of every device."""
+    """Returns the preset's settings with at most `MAX_DEFAULT_STEPS` steps, and a batch that fits every device."""
     p = PRESETS[preset]
     batch = min(p.batch, Limits().max_texture_size // p.context)
     steps = min(p.steps, MAX_DEFAULT_STEPS)
@@ -179,7 +186,7 @@ def offered_parameters(config: ModelConfig) -> list[OfferedParameter]:
 
 
 def _transposed(parameter: Parameter) -> bool:
-    """True if the texture holds the transpose of a parameter. Raises GlgptError if it holds padding."""
+    """True if the texture holds the transpose of a parameter. Raises GlgptError if the texture holds padding."""
     if parameter.matrix != parameter.unpadded or (parameter.product and parameter.matrix[0] % 4):
         raise GlgptError(f"{parameter.name}: a page cannot train heads or widths that are padded")
     return parameter.transposed
@@ -188,8 +195,8 @@ def _transposed(parameter: Parameter) -> bool:
 def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Program]:
     """Returns the programs with which the page's other tabs show a model in training, by the names of `VIEWED`.
 
-    With strided columns, their weights have the same layouts as a training program's parameters, so that a player can
-    use those textures directly.
+    Their one-row products take strided columns. Their weights therefore have the same layouts as a training program's
+    parameters, so a player can use the training program's textures directly.
     """
     plain = replace(recording, kernel=replace(recording.kernel, contiguous=0))
     return {
@@ -200,10 +207,10 @@ def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Progra
 
 
 def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
-    """Records `training_program` with two more entries, `look` and `score`.
+    """Records `training_program` with two more entries (named lists of passes), `look` and `score`.
 
-    `look` outputs every layer's attention on LOOK tokens, or on the whole context if it is shorter. `score` writes
-    `ops.prediction` of each row of a batch to the state `predictions`.
+    `look` outputs every layer's attention patterns for `LOOK` tokens, or for a whole context if that is shorter.
+    `score` writes `ops.prediction` of each row of a batch to the state (persistent texture) `predictions`.
     """
     rec = Recorder(limits)
     record_training(rec, config, recipe, kernel)

@@ -1,5 +1,5 @@
 """Draws pictures with matplotlib: attention patterns and other heat maps with token labels, loss curves.
 
-The modules are `activations`, `loss` and `strip` (the preview of a page). They take arrays and labels and do not depend
-on models.
+The entry points are in `activations`, `loss` and `strip` (the preview of a page). They take arrays and labels and do
+not depend on models.
 """

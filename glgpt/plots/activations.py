@@ -20,7 +20,7 @@ MAX_SHEET_PIXELS = 6000  # maximum pixels of a contact sheet's longer side, with
 
 
 def attention_scale(n: int) -> PowerNorm:
-    """Returns a colour scale from 0 to 1 that keeps small values visible: `n` positions share an attention of 1."""
+    """Returns a colour scale from 0 to 1 on which small values stay visible; `n` is the number of positions."""
     return PowerNorm(1 / 2 if n <= 32 else 1 / 3, 0, 1)
 
 
@@ -64,10 +64,10 @@ class AttentionPlot:
 
 @styled
 def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[int], subtitle: str, path: Path) -> None:
-    """Draws all patterns [layers, heads, T, T] on one page: each row is a layer, each column a head.
+    """Draws all patterns [layers, heads, T, T] in one picture: each row is a layer, each column a head.
 
-    A value takes a whole number of pixels. If the page would be larger than `MAX_SHEET_PIXELS`, a pixel is the largest
-    of several values.
+    Each value is a square of a whole number of pixels. If a side of the picture would exceed `MAX_SHEET_PIXELS`, a
+    square shows the largest of several values.
     """
     rows, cols, n = patterns.shape[:3]
     upper = causal(pooled(patterns, -(-n * max(rows, cols) // MAX_SHEET_PIXELS)))
@@ -100,10 +100,11 @@ def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[i
 
 @styled
 def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, square: bool = False) -> None:
-    """Draws a matrix [T, width] in which each row is a token, and each column too if it is `square`.
+    """Draws a matrix [T, width] in which each row is a token; with `square`, each column is a token too.
 
-    Signed values are red and blue around zero, others dark to light. The scale ends at the 99.5th percentile of the
-    magnitudes, so that a few outliers do not hide differences among the rest.
+    A matrix with negative values is drawn in blue below zero and red above; other matrices range from dark to light.
+    The scale ends at the 99.5th percentile of the magnitudes, so that a few outliers do not hide differences among the
+    rest.
     """
     values = np.ma.masked_invalid(values)
     n, cols = values.shape
@@ -127,7 +128,7 @@ def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, 
 
 @styled
 def norms(rows: np.ndarray, names: Sequence[str], labels: Sequence[str], subtitle: str, path: Path) -> None:
-    """Draws the length of the residual stream [places, T]: each row is a place in the model, each column a token."""
+    """Draws norms of the residual stream, `rows` [places, T]: each row is a place in the model, each column a token."""
     n, rows = rows.shape[1], np.ma.masked_invalid(rows)
     known = rows.compressed() if rows.count() else np.ones(1)
     width, height = cells(n, 0.19, 4, 13), cells(len(names), 0.24, 1.2, 24)
@@ -157,7 +158,11 @@ def top_predictions(
     title: str,
     path: Path,
 ) -> None:
-    """Draws the likeliest next tokens [T, k]: each row is a position, each column a rank; `right` marks the actual."""
+    """Draws the likeliest next tokens: each row is a position, each column a rank.
+
+    `probabilities` [T, k] are the colours, and `words` [T, k] the labels, of the tokens. `right` [T, k] is True for the
+    token that came next in the text.
+    """
     n, k = probabilities.shape
     mono = families("DejaVu Sans Mono")
     figure, axes = figure_of(0.95 * k, max(0.6, 0.24 * n))

@@ -1,16 +1,20 @@
-"""Prepares matrices for small cells of a picture: their shape and their colour range."""
+"""Prepares matrices to be drawn in small cells of a picture: reshapes them, and defines their colour range."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-REACH = 2.5  # a value of this many mean magnitudes has the strongest colour, as in the page
-FLAT = 6  # matrices with fewer rows are folded
+REACH = 2.5  # a value of this many times the mean magnitude gets the strongest colour, as on the web page
+FLAT = 6  # matrices with fewer rows are folded: wrapped into several rows
 
 
 def folded(values: NDArray[np.float32], aspect: float) -> NDArray[np.float32]:
-    """Returns a matrix for a cell `aspect` times as wide as high; wraps a flat one into several rows, padded with 0."""
+    """Returns a matrix for a cell that is `aspect` times as wide as high.
+
+    Wraps a matrix of fewer than `FLAT` rows into several rows, padded with zeros, so that its values are about square
+    in the cell. Returns other matrices unchanged.
+    """
     if len(values) >= FLAT:
         return values
     columns = 2 ** max(0, round(np.log2(np.sqrt(values.size * aspect))))

@@ -1,4 +1,7 @@
-"""Defines what all pictures share: their style, sharp cells, token labels and colour bars."""
+"""Defines what all pictures share: the style, sizes in whole pixels, token labels and colour bars.
+
+A cell is the rectangle that shows one value of a matrix.
+"""
 
 from __future__ import annotations
 
@@ -46,24 +49,28 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def thinned(n: int, inches: float, each: float = 0.135) -> np.ndarray:
-    """Returns the indices of `n` labels that fit into `inches` if one label takes `each` inches."""
+    """Returns evenly spaced indices below `n`, as many as labels of `each` inches fit into `inches`."""
     return np.arange(0, n, max(1, int(np.ceil(n * each / inches))))
 
 
 def label_axis(axis: Any, labels: Sequence[str], inches: float, **style: Any) -> None:
-    """Draws as many token labels along an axis as fit; if not all do, adds their positions."""
+    """Draws token labels along an axis of `inches`; if not all fit, omits some and adds the position to the others."""
     shown = thinned(len(labels), inches)
     texts = [drawable(labels[i] if len(shown) == len(labels) else f"{labels[i]} {i}") for i in shown]
     axis.set_ticks(shown, texts, family=families("DejaVu Sans Mono"), fontsize=7.5, **style)
 
 
 def cells(n: int, each: float, least: float, most: float) -> float:
-    """Returns the inches for `n` cells of `each`, from `least` to `most`, with a whole number of pixels per cell."""
+    """Returns the total width (or height) in inches of `n` cells of about `each` inches.
+
+    The total, n * each, is clamped to `least` .. `most` and then rounded so that a cell is a whole number of pixels
+    wide.
+    """
     return max(1, round(min(max(each * n, least), most) * DPI / n)) * n / DPI
 
 
 def figure_of(width: float, height: float) -> tuple[Figure, Axes]:
-    """Returns a figure of this many inches and its axes, which fill it."""
+    """Returns a figure of `width` x `height` inches, and its axes, which fill the figure."""
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))  # `save` enlarges the picture for the labels around the axes
@@ -74,7 +81,7 @@ def figure_of(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def colour_bar(figure: Figure, image: AxesImage, label: str, height: float = 1.0, **ticks: Any) -> None:
-    """Adds a colour bar to the right of the axes; `height` is relative to that of the axes."""
+    """Adds a colour bar to the right of the axes; `height` is a share of the axes' height."""
     inch = 1 / figure.get_figwidth()
     bar = figure.colorbar(image, cax=figure.add_axes((1 + 0.15 * inch, 1 - height, 0.16 * inch, height)), **ticks)
     bar.outline.set_visible(False)

@@ -1,4 +1,4 @@
-"""Finds fonts for any token: matplotlib's first, then those of the system; other characters become escapes."""
+"""Finds fonts for the characters of any token: first matplotlib's font, then installed fonts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FALLBACKS = (
 
 @functools.cache
 def families(first: str) -> list[str]:
-    """Returns a font and the installed fallbacks for characters it lacks, for matplotlib's `family`."""
+    """Returns fonts for matplotlib's `family`: `first`, then installed fonts for the characters that `first` lacks."""
     installed = {font.name for font in font_manager.fontManager.ttflist}
     return [first, *(["DejaVu Sans"] if first != "DejaVu Sans" else []), *(n for n in FALLBACKS if n in installed)]
 
 
 def drawable(text: str) -> str:
-    """Replaces each character that no font has by its escape, such as \\u65e5, instead of an empty box."""
+    """Replaces each character that no font has, which would be an empty box, by its escape, such as \\u65e5."""
     return "".join(c if c.isascii() or ord(c) in _known() else ascii(c)[1:-1] for c in text)
 
 

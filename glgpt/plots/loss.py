@@ -14,9 +14,9 @@ from glgpt.plots.fonts import drawable
 
 @styled
 def loss_curve(training: np.ndarray, validation: np.ndarray, title: str, path: Path) -> None:
-    """Draws the losses of a run: `training` and `validation` are [n, 2], steps and nats per token.
+    """Draws the losses of a run. `training` and `validation` are [n, 2]: each row is (step, loss in nats per token).
 
-    The training loss of every step is a thin line, with its running mean over 1/50 of the steps on top.
+    The training loss of every step is a thin line; a thicker line is its running mean over 1/50 of the steps.
     """
     figure = Figure(figsize=(7.5, 4.2))
     FigureCanvasAgg(figure)

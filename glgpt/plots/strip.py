@@ -1,4 +1,4 @@
-"""Draws the link preview of a page: the whole model while one token passes through it, a column for each block."""
+"""Draws the picture that sites show for a link to a web page: a model's activations for one token."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from glgpt.plots.figure import figure_of, styled
 from glgpt.plots.fonts import drawable
 from glgpt.system.files import written_whole
 
-WIDTH, HEIGHT, DPI = 1200, 630, 100  # pixels: the size at which sites show link previews
+WIDTH, HEIGHT, DPI = 1200, 630, 100  # size in pixels at which sites show link previews; dots per inch
 NIGHT, BRIGHT, PALE, ACCENT = "#0a0e17", "#eef1f7", "#a3afc2", "#9d97ff"  # colours of the page's header
 BELOW_AND_ABOVE = LinearSegmentedColormap.from_list("page", ["#ed7321", NIGHT, "#3378f5"])
 LEFT, RIGHT, TOP, BOTTOM = 0.095, 0.83, 0.69, 0.09  # edges of the cells, as shares of the picture
-GAP = 0.0035
+GAP = 0.0035  # between cells, as a share of the picture
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def strip_picture(
     cells: Sequence[Sequence[np.ndarray]],
     word: Word,
 ) -> None:
-    """Writes a PNG of 1200 x 630 pixels; `cells[column]` has a matrix for each of `lines`, or one for all of them."""
+    """Writes a PNG of 1200 x 630 pixels; `cells[i]` has a matrix per line, or one for the whole column."""
     figure, axes = figure_of(WIDTH / DPI, HEIGHT / DPI)
     axes.remove()
     figure.text(0.045, 0.885, "glgpt", color=ACCENT, size=30, weight="bold", va="center")
@@ -74,7 +74,7 @@ def strip_picture(
 
 
 def _cell(axes: Axes, values: np.ndarray, aspect: float) -> None:
-    """Draws a matrix; folds a flat one to about the shape of its cell."""
+    """Draws a matrix in its cell; wraps a matrix of a few rows to about the shape of the cell (`folded`)."""
     values = folded(values, aspect)
     far = max(REACH * float(np.abs(values).mean()), 1e-30)
     axes.imshow(values, cmap=BELOW_AND_ABOVE, vmin=-far, vmax=far, aspect="auto", interpolation="nearest")

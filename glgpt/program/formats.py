@@ -1,17 +1,18 @@
-"""Storage formats: how numbers are packed into 128-bit texels. Each has an entry here and a file in `glsl/formats/`.
+"""Defines storage formats, which pack numbers into 128-bit texels. Each has an entry here and a file in `glsl/formats`.
 
-A texel may hold values of several neighbouring column tiles of a `Layout` (`column_tiles_per_texel`), so that one fetch
-feeds that many accumulators. To add a format:
+A texel may hold values of several neighbouring column tiles of a `Layout` (`column_tiles_per_texel`). One fetch then
+feeds an accumulator for each of these tiles. A new format needs:
 
 - an entry of `FORMATS`;
-- `glsl/formats/<name>.glsl` with `<name>_decode(texel, tile)`, the vec4 of one of the texel's column tiles, and, if
-  it is not quantised, `<name>_encode(tile 0, tile 1, ...)` and `<name>_one(texel, tile, c)`, column c of the vec4;
-- `make schema`, which writes the page's table of formats;
-- a style in `tests/ops/test_ops.py`; the tests of layouts and of the GLSL iterate over `FORMATS`.
+- `glsl/formats/<name>.glsl` with `<name>_decode(texel, tile)`, which returns the four values of one of the texel's
+  column tiles. If the format is not quantised, the file also has `<name>_encode(tile 0, tile 1, ...)`, which returns a
+  texel, and `<name>_one(texel, tile, c)`, which returns only value c of the four;
+- a run of `make schema`, which writes the page's table of formats;
+- a style in `tests/helpers/op_bench.py`; the tests of layouts and of the GLSL iterate over `FORMATS`.
 
-Quantised formats have a `Coding` (`quantised`): above each `group` rows of a tile there are `scale_rows` rows of texels
-with the scales, and possibly minima, of its columns. Only weights are stored in quantised formats. Those in `STORED`
-hold weights that a file has in them.
+Quantised formats have a `Coding` (`quantised`). In a texture, each group of `group` rows of a tile is preceded by
+`scale_rows` rows of texels with the scales, and possibly minima, of the group. Only weights are stored in quantised
+formats. The formats in `STORED` are for weights that a file holds in the same form.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ Texels = NDArray[np.float32 | np.uint32]  # RGBA32F or RGBA32UI
 class Format:
     """A way of storing numbers in texels.
 
-    `texture` is the format of the texture, "float" or "uint". `pack` converts float32 `[..., values_per_texel]`, four
-    values of each column tile in turn, to texels `[..., 4]`; `unpack` converts them back. `spacing` is the distance
-    from 1 to the next larger number; the relative rounding error of a normal number is at most half of it. `largest` is
-    the largest finite number. `roundings` is the relative error, in spacings, that a tensor of a shallow model may have
-    (see `program.tolerance`); f32 has more, since its long sums are rounded as well.
+    `texture` is the format of the texture, "float" or "uint". `pack` converts float32 `[..., values_per_texel]` to
+    texels `[..., 4]`, and `unpack` converts texels back; the values are four of the first column tile, then four of the
+    next one. `spacing` is the distance from 1 to the next larger number; the relative rounding error of a normal number
+    is at most half of it. `largest` is the largest finite number. `roundings` is the tolerated relative error as a
+    multiple of `spacing`, before it is scaled with the depth of a model (`program.tolerance`); it is larger for f32,
+    whose long sums are rounded as well.
 
     For a quantised format, `pack` and `unpack` convert the levels of its `coding`, and `spacing` is relative to the
-    greatest number of a group. Products with such weights store their other inputs and their outputs as `activations`.
-    Weights that lose most with few bits, such as embedding and head, are stored as `outer`, and the table of positions
-    as `positions`.
+    greatest number of a group. Products with such weights store their other inputs and their outputs in the format
+    `activations`. The weights that lose most with few bits, such as the embedding and the head, are stored as `outer`
+    ("": like other weights), and the table of position embeddings is stored as `positions`.
     """
 
     name: str
@@ -80,7 +82,7 @@ class Format:
 
     @property
     def scale_rows(self) -> int:
-        """Returns the number of rows of texels that hold the scales of a group of rows; 0 if it has no scales."""
+        """Returns the number of rows of texels that hold the scales of a group of rows; 0 without scales."""
         return self.coding.scale_rows if self.coding else 0
 
     @property
@@ -92,14 +94,18 @@ class Format:
         return (*([] if self.coding.wide else ["formats/f16.glsl"]), "formats/scaling.glsl", *own)
 
     def quantise(self, values: Floats) -> Texels:
-        """Packs the groups `[groups, rows, n, values_per_texel]` as `[groups, scale_rows + rows, n, 4]` texels."""
+        """Quantises groups `[groups, rows, n, values_per_texel]` as texels `[groups, scale_rows + rows, n, 4]`."""
         levels, scales, minima = self._coding.quantise(values)
         return self.pack_parts(np.split(levels, self.column_tiles_per_texel, axis=-1), scales, minima)
 
     def pack_parts(
         self, levels: Sequence[NDArray[Any]], scales: NDArray[Any], minima: NDArray[Any] | None
     ) -> NDArray[np.uint32]:
-        """Packs groups like `quantise`: levels `[groups, rows, n, 4]` of each column tile, with scales and minima."""
+        """Returns the same texels as `quantise`, from levels, scales and minima.
+
+        `levels` has an array `[groups, rows, n, 4]` for each column tile; scales and minima are
+        `[groups, n, values_per_texel]`.
+        """
         groups, rows, n, _ = levels[0].shape
         texels = np.empty((groups, self.scale_rows + rows, n, 4), np.uint32)
         texels[:, : self.scale_rows] = self._coding.pack_scales(scales, minima)
@@ -107,7 +113,7 @@ class Format:
         return texels
 
     def dequantise(self, texels: Texels) -> Floats:
-        """Returns the groups that `quantise` packed, with the values that shaders read."""
+        """Returns the groups `[groups, rows, n, values_per_texel]` that shaders decode from texels of `quantise`."""
         scales, minima = self._coding.unpack_scales(texels[:, : self.scale_rows])
         levels = self.unpack(texels[:, self.scale_rows :])
         found: Floats = levels * scales[:, None]
@@ -154,7 +160,8 @@ FORMATS = {
         _quantised("q4", Coding(4, minimum=True), outer="q8"),
     )
 }
-# Formats that only hold weights that a file has in them, named after GGUF's types: they cannot be asked for.
+# Formats for weights that a file already holds in this form; they have the names of GGUF's types. Users cannot select
+# them.
 STORED = {
     f.name: f
     for f in (
@@ -165,5 +172,5 @@ STORED = {
     )
 }
 ALL = FORMATS | STORED
-AS_STORED = "stored"  # the dtype of a model whose textures hold the numbers of its files, each in a separate format
+AS_STORED = "stored"  # dtype of a model whose textures hold the numbers of its files, each tensor in its own format
 DTYPES = (*FORMATS, AS_STORED)

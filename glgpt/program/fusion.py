@@ -1,9 +1,9 @@
 """Horizontal fusion: combines passes that use the same shader and do not depend on each other into one pass.
 
-The cost of a small pass is its start, not its work, and a training step has dozens of passes that
-differ only in their textures: AdamW of each vector, the last step of each bias's gradient, a transposed weight for each
-block. A fused shader runs the text once for each of them and writes to the colour attachments of all. XLA fuses an
-optimizer's updates in the same way.
+Most of the cost of a small pass is its start. A training step has dozens of passes that differ only in their textures:
+AdamW for each vector, the last pass of the gradient of each bias, the transposition of a weight in each block. A fused
+shader contains the text of the shader once for each of these passes, and it writes to the colour attachments of all of
+them. XLA fuses the updates of an optimizer in the same way.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from glgpt.program.spec import Limits
 
-SMALL = 1 << 17  # texels: larger passes have enough work already, and larger tensors are not kept alive for fusion
-# A fused entry may use this fraction more scratch memory than the unfused passes, or this many texels more.
+SMALL = 1 << 17  # texels: larger passes are not fused, and larger tensors are not kept alive longer for fusion
+# An entry with fused passes may use more scratch memory than without fusion: this fraction more, or this many texels
+# more if that is greater.
 ROOM = 0.2
 MIN_ROOM = 4 * SMALL
 
@@ -33,10 +34,11 @@ Shape = tuple[int, int, int, str]  # width, height, layers and format of a textu
 
 @dataclass(frozen=True)
 class Movable:
-    """A pass as the scheduler sees it: its shader, and the tensors that it reads and writes, with their shapes.
+    """A pass as input of the scheduler: its shader, and the tensors that it reads and writes, with their shapes.
 
-    `samplers` and `targets` are the numbers of texture units and draw buffers it needs. A tensor that outlives the
-    entry is given no texels, since moving the pass does not lengthen its life. A `fixed` pass is not fused.
+    `samplers` and `targets` are the numbers of texture units and draw buffers that the pass needs. The shape of a
+    tensor that outlives the entry has no texels, since moving the pass does not change how long that tensor needs
+    memory. A `fixed` pass is not fused.
     """
 
     shader: str
@@ -48,19 +50,20 @@ class Movable:
 
 
 def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
-    """Returns groups of passes, in an order that computes the same result; each group fits one pass within the limits.
+    """Groups passes so that each group can be one pass within the limits; returns the groups in the order to run them.
 
-    Members of a group have the same shader, and none reads or writes what another one writes. A group takes the place
-    of its last member if no pass in between needs what it writes, otherwise that of its first. Tensors that are kept
-    alive for a group have at most `SMALL` texels, or fewer if that would need more memory than `ROOM` and `MIN_ROOM`
-    allow.
+    A group is a list of numbers of passes. The new order computes the same result. Members of a group have the same
+    shader, and none reads or writes what another member writes. When two groups are merged, the earlier one moves to
+    the position of the later one if no pass between them conflicts with it; otherwise the later one moves to the
+    position of the earlier one. A move keeps some tensors alive longer; each of these tensors has at most `SMALL`
+    texels, or fewer if scratch memory would otherwise exceed what `ROOM` and `MIN_ROOM` allow.
     """
     alone = [[i] for i in range(len(passes))]
     taken, small = scratch_texels(passes, alone), SMALL
     while small:
         groups = [_Group.of(i, p) for i, p in enumerate(passes)]
         before = None
-        while before != len(groups):  # a merge can make another one possible
+        while before != len(groups):  # a merge can make another merge possible
             before = len(groups)
             groups = _sweep(groups, limits, small)
         found = [g.members for g in groups]
@@ -71,7 +74,10 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
 
 
 def scratch_texels(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> int:
-    """Returns the texels of the textures for all tensors, if a texture is reused for later tensors of its shape."""
+    """Returns the total texels of scratch textures, if a texture is reused for a later tensor of the same shape.
+
+    `groups` are the passes that run as one, in order.
+    """
     used = [
         [(t, s) for i in group for held in (passes[i].reads, passes[i].writes) for t, s in held.items()]
         for group in groups
@@ -134,7 +140,7 @@ def _fit(a: _Group, b: _Group, limits: Limits) -> bool:
 
 
 def _merge(groups: list[_Group], earlier: _Group, small: int) -> bool:
-    """Merges an earlier group with the last one by moving either of them; returns False if neither can move."""
+    """Merges an earlier group with the last group by moving one of the two; returns False if neither can move."""
     at, last = groups.index(earlier), groups[-1]
     between = groups[at + 1 : -1]
     if earlier.conflicts(last):
@@ -161,7 +167,7 @@ def sampler_of(name: str, copy: int) -> str:
 
 @functools.lru_cache(maxsize=64)  # the blocks of a model have the same shaders
 def fused_text(shared: str, texts: tuple[str, ...]) -> str:
-    """Returns a shader that runs each of the `texts`; the declarations in `shared` occur once."""
+    """Returns a shader that runs all `texts`, one after the other; it contains the declarations in `shared` once."""
     calls = " ".join(f"main_{k}();" for k in range(len(texts)))
     targets = [len(_LOCATION.findall(text)) for text in texts]
     own = [_copy(text, k, sum(targets[:k])) for k, text in enumerate(texts)]
@@ -170,10 +176,11 @@ def fused_text(shared: str, texts: tuple[str, ...]) -> str:
 
 @functools.lru_cache(maxsize=64)
 def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], targets: int, pairs: bool) -> str:
-    """Returns a shader that runs each of the `texts` in a range of pixel columns, whose widths are given.
+    """Returns a shader that runs each of the `texts` in its own range of pixel columns; `widths` are their widths.
 
-    All of them write to the same `targets`, and leave zero in those they do not use. Each finds its pixel as PIXEL.
-    With `pairs`, two pixels are one for the texts, which have two values for each target (`pair.glsl`).
+    All texts write to the same colour attachments, `targets` of them; an attachment that a text does not write is zero.
+    In a text, PIXEL is the pixel relative to the text's range. With `pairs`, the texts treat two pixels as one and
+    compute two values for each attachment (`pair.glsl`).
     """
     values = 2 * targets if pairs else targets
     outs = [f"layout(location = {i}) out FLOAT_TEXEL {'pair' if pairs else 'out'}_{i};" for i in range(targets)]
@@ -193,7 +200,10 @@ def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], ta
 
 
 def _copy(text: str, k: int, first: int) -> str:
-    """Returns a text whose global names end in k and whose targets begin at `first`, and which leaves no macros."""
+    """Returns copy k of a text: its global names end in k, and its colour attachments are numbered from `first` on.
+
+    The copy undefines its macros at the end.
+    """
     macros = "\n".join(f"#undef {name}" for name in dict.fromkeys(_DEFINE.findall(text)))
     text = f"{text}\n{macros}"
     text = _LOCATION.sub(lambda m: f"layout(location = {int(m[1]) + first}) out {m[2]} out_{int(m[1])};", text)

@@ -10,13 +10,15 @@ from glgpt.program.spec import Limits
 
 @dataclass(frozen=True)
 class Kernel:
-    """The register block of a product: each fragment computes `tile_rows` x 4 `tile_cols` values, a texel of each tile.
+    """The register block of a product: the values that one fragment computes, and how it walks a weight.
 
-    4x4 fits four draw buffers; 4x8 and 8x4 need eight. `contiguous` is the number of neighbouring texels that a
-    fragment of a one-row product takes from f32 weights in panels (`ops.panels`). If it is 0, weights have no panels,
-    and a fragment takes two texels at a distance of half a row. With `blends`, the device adds up the slices of one-row
-    products by blending (`ops.products`), which takes eight draw buffers; else another pass adds up partial sums. With
-    `pairs`, two pixels add up their slices before they are blended, which takes derivatives of each column of a quad.
+    A fragment computes one texel, which has four values, in each of `tile_rows` x `tile_cols` tiles. 4 x 4 values fit
+    four draw buffers; 4 x 8 and 8 x 4 need eight. `contiguous` is the number of neighbouring texels that a fragment of
+    a one-row product takes from f32 weights in panels (`ops.panels`). If it is 0, weights have no panels, and a
+    fragment takes two texels at a distance of half a row, or one texel of a wide row. One-row products are split into
+    slices. With `blends`, the device adds up the slices by blending (`ops.products`), which needs eight draw buffers;
+    otherwise another pass adds up partial sums. With `pairs`, two pixels add up their slices before blending, which
+    needs a device that computes derivatives separately for each column of a quad.
     """
 
     tile_rows: int
@@ -27,29 +29,30 @@ class Kernel:
 
     @property
     def suits_software(self) -> bool:
-        """True if the kernel is meant for software GL, the only place where contiguous columns are faster."""
+        """True if the kernel is meant for software GL: contiguous columns are faster only there."""
         return self.contiguous > 0
 
     @property
     def name(self) -> str:
-        """Returns the name used on the command line: rows x columns of one fragment."""
+        """Returns the name used on the command line: the rows x columns that one fragment computes."""
         return f"{self.tile_rows}x{4 * self.tile_cols}"
 
     @property
     def unblended(self) -> Kernel:
-        """Returns the kernel without blending, as the probe measures it."""
+        """Returns the kernel without blending; the probe measures kernels in this form."""
         return replace(self, blends=False, pairs=False)
 
     @property
     def label(self) -> str:
-        """Returns the name and the kind of one-row products: `4x8`, `8x4-contiguous`, `4x8-blended` or `4x8-paired`."""
+        """Returns the name and how one-row products are computed, such as `8x4-contiguous`, `4x8-blended` or `4x8`."""
         blended = "-paired" if self.pairs else "-blended" if self.blends else ""
         return self.name + ("-contiguous" if self.contiguous else blended)
 
     def for_format(self, fmt: Format, limits: Limits) -> Kernel:
-        """Returns the kernel for products whose rows are stored in a format.
+        """Returns the kernel for products whose left factor is stored in `fmt`.
 
-        For a packed format it has the column tiles of one texel, and as many row tiles as the draw buffers allow.
+        For a packed format, the kernel has the column tiles of one texel and four or eight row tiles, as the draw
+        buffers allow.
         """
         if not fmt.packed:
             return self

@@ -1,15 +1,16 @@
 """The layout of a matrix in a texture, and packing to and from numpy.
 
-The matrix is split into an equal grid of `tiles = (tr, tc)`; rows and columns of a tile are contiguous in the matrix.
-Texel `(r, c4)` of a tile holds its columns `4*c4 .. 4*c4+3`. If the storage format packs more than four values into a
-texel (`formats`), neighbouring column tiles share texels. Each such group of tiles is a layer.
+The matrix is split into a grid of equal tiles, `tiles = (tr, tc)` of them; the rows and columns of a tile are
+contiguous in the matrix. Texel `(r, c4)` of a tile holds columns `4*c4 .. 4*c4+3` of the tile's row r. If the storage
+format packs more than four values into a texel (`formats`), a group of neighbouring column tiles shares texels. Each
+group of column tiles is a layer of the texture.
 
-A group may instead be split into panels: strips of `panel` texels, of which a layer holds `stack`, one below the other.
-The rows of a panel are contiguous in memory. Texels beyond the matrix are zero.
+Each group may instead be split into panels, which are strips `panel` texels wide. A layer then holds `stack` panels,
+one below the other. The rows of a panel are contiguous in memory. Texels beyond the matrix are zero.
 
-A quantised format has the scales of each group of rows in rows of texels above the group, in the same columns of
-texels. A tile is then `stored_height` rows high, and its row r is at `stored_row(r)`. The last group of a tile may have
-fewer rows.
+In a quantised format, the rows of a tile form groups that share scales. The scales are in rows of texels above the
+group of rows, in the same columns of texels. A tile is then `stored_height` rows high, and row r of the tile is at
+`stored_row(r)`. The last group of a tile may have fewer rows.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from numpy.typing import NDArray
 from glgpt.program.formats import ALL, Floats, Format, Texels
 from glgpt.program.quantised import Blocks
 
-BAND_BYTES = 8 << 20  # size of an upload
+BAND_BYTES = 8 << 20  # maximum bytes of one upload
 Matrix = NDArray[np.floating[Any]] | Blocks
-Band = tuple[int, int, Texels]  # layer, row, texels from there on
+Band = tuple[int, int, Texels]  # layer, first row, texels of the rows from there on
 
 
 def texels(n: int) -> int:
@@ -36,10 +37,11 @@ def texels(n: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """A matrix `[rows, cols]` in `tiles` = (tile rows, tile columns), stored as `dtype`, the name of a format.
+    """The layout of a matrix `[rows, cols]` in `tiles` = (number of row tiles, number of column tiles).
 
-    `panel` is the width of a panel in texels (0: no panels), and `stack` the number of panels in a layer. Raises
-    ValueError for an empty layout, an unknown format, or column tiles that do not fill its texels.
+    `dtype` is the name of the storage format. `panel` is the width of a panel in texels (0: no panels), and `stack` is
+    the number of panels in a layer. Raises ValueError for an empty layout, for an unknown format, for column tiles that
+    do not fill the texels, and for a `stack` without panels.
     """
 
     rows: int
@@ -64,16 +66,16 @@ class Layout:
 
     @property
     def height(self) -> int:
-        """Returns the matrix rows of a tile."""
+        """Returns the number of matrix rows in a tile."""
         return -(-self.rows // self.tiles[0])
 
     @property
     def stored_height(self) -> int:
-        """Returns the rows of texels of a tile, including the rows of scales above each group."""
+        """Returns the number of rows of texels in a tile, including the rows of scales above each group."""
         return _stored(self.height, self.format)
 
     def stored_row(self, row: int) -> int:
-        """Returns the row of texels that holds a row of a tile."""
+        """Returns which row of texels of a tile holds the given matrix row of the tile."""
         fmt = self.format
         return row + (row // fmt.group + 1) * fmt.scale_rows if fmt.quantised else row
 
@@ -109,7 +111,7 @@ class Layout:
 
     @property
     def across(self) -> int:
-        """Returns the number of layers that hold a row of tiles."""
+        """Returns the number of layers that hold one row tile, with all its column tiles."""
         return -(-self.groups * self.panels // self.stack)
 
     @property
@@ -123,7 +125,10 @@ class Layout:
         return self.texture_width * self.texture_height * self.layers * 16
 
     def layer(self, matrix: Matrix, index: int, y: int = 0, rows: int | None = None) -> Texels:
-        """Returns `rows` rows (None: all) from y on of one layer of `matrix`: texels `[rows, texture_width, 4]`."""
+        """Packs rows of one layer: returns texels `[rows, texture_width, 4]` of layer `index` for `matrix`.
+
+        The first row is y, and `rows` is the maximum number of rows (None: up to the end of the layer).
+        """
         end = self.texture_height if rows is None else min(self.texture_height, y + rows)
         i, first = index // self.across, index % self.across * self.stack
         bands = []
@@ -135,22 +140,25 @@ class Layout:
         return bands[0] if len(bands) == 1 else np.concatenate(bands)
 
     def bands(self, matrix: Matrix) -> Iterator[Band]:
-        """Yields all texels of `matrix` in bands of up to `BAND_BYTES`, each packed when it is asked for."""
+        """Yields all texels of `matrix` in bands: rows of one layer, up to `BAND_BYTES`, packed when they are read."""
         rows = max(1, BAND_BYTES // (self.texture_width * 16))
         for layer in range(self.layers):
             for y in range(0, self.texture_height, rows):
                 yield layer, y, self.layer(matrix, layer, y, rows)
 
     def _packed(self, matrix: Matrix, strip: tuple[int, int, int], y: int, end: int) -> Texels:
-        """Returns the rows y..end of texels of a strip, (row tile, group of column tiles, panel)."""
+        """Returns the rows of texels from y to `end` (excluded) of a strip.
+
+        A strip is (row tile, group of column tiles, panel).
+        """
         return self.format.pack(self._values(matrix, strip, strip[0] * self.height + y, end - y))
 
     def _quantised(self, matrix: Matrix, strip: tuple[int, int, int], y: int, end: int) -> Texels:
-        """Returns the same for a quantised format: packs whole groups of rows and returns the rows asked for."""
+        """Returns what `_packed` returns, for a quantised format: packs all groups of rows that overlap these rows."""
         fmt = self.format
         step = fmt.group + fmt.scale_rows
         first, last = y // step, -(-end // step)
-        rows = max(0, min(self.height, matrix.shape[0] - strip[0] * self.height))  # without those beyond the matrix
+        rows = max(0, min(self.height, matrix.shape[0] - strip[0] * self.height))  # matrix rows in this tile
         whole = max(first, min(last, rows // fmt.group))
         if first < whole == last:
             texels = self._groups(matrix, strip, first, last, fmt.group)
@@ -164,7 +172,10 @@ class Layout:
         return texels.reshape(-1, self.texture_width, 4)[y - first * step : end - first * step]
 
     def _groups(self, matrix: Matrix, strip: tuple[int, int, int], first: int, last: int, rows: int) -> Texels:
-        """Returns groups first..last of a strip, of this many rows each, as texels with their scales above."""
+        """Returns the groups from `first` to `last` (excluded) of a strip as texels, with their scales above.
+
+        Each group has `rows` rows.
+        """
         fmt = self.format
         count, top = last - first, strip[0] * self.height + first * fmt.group
         if not isinstance(matrix, Blocks) or matrix.coding != fmt.coding:
@@ -180,23 +191,26 @@ class Layout:
         return fmt.pack_parts(levels, self._joined(matrix.scales, strip, at, count), minima)
 
     def _values(self, matrix: NDArray[Any] | Blocks, strip: tuple[int, int, int], top: int, rows: int) -> Floats:
-        """Returns rows of the matrix in the columns of a strip: float32 `[rows, texture_width, values of a texel]`."""
+        """Returns `rows` matrix rows from `top` on, in the columns of a strip.
+
+        The result is float32 `[rows, texture_width, values of a texel]`.
+        """
         return self._joined(matrix, strip, top, rows).astype(np.float32, copy=False)
 
     def _joined(self, matrix: NDArray[Any] | Blocks, strip: tuple[int, int, int], top: int, rows: int) -> NDArray[Any]:
-        """Returns the same in the numbers of the matrix."""
+        """Returns what `_values` returns, in the number type of the matrix."""
         tiles = self._tiles(matrix, strip, top, rows)
         return np.concatenate(tiles, axis=2) if len(tiles) > 1 else tiles[0]
 
     def _tiles(
         self, matrix: NDArray[Any] | Blocks, strip: tuple[int, int, int], top: int, rows: int
     ) -> list[NDArray[Any]]:
-        """Returns the same for each column tile: `[rows, texture_width, 4]`; these are views if possible."""
+        """Returns these rows for each column tile of the strip: `[rows, texture_width, 4]` each, views if possible."""
         (_, group, panel), shared = strip, self.format.column_tiles_per_texel
         return [self._block(matrix, top, rows, group * shared + t, panel) for t in range(shared)]
 
     def _block(self, matrix: NDArray[Any] | Blocks, top: int, rows: int, j: int, panel: int) -> NDArray[Any]:
-        """Returns rows of the matrix in column tile j, only the columns in a panel: `[rows, texture_width, 4]`."""
+        """Returns matrix rows in the columns that column tile j has in a panel: `[rows, texture_width, 4]`."""
         w = 4 * self.texture_width
         left = 4 * (j * self.width + panel * self.texture_width)
         right = min(left + w, 4 * (j + 1) * self.width)
@@ -233,10 +247,11 @@ class Layout:
         return values.reshape(count, groups * fmt.group, w, fmt.values_per_texel)[:, : self.height]
 
     def segments(self, weight: Layout) -> Iterator[tuple[int, int, list[tuple[int, int]], int]]:
-        """Yields the segments of the inner dimension of a product with `weight` `[cols, n]` as the right factor.
+        """Yields the segments of the inner dimension of a product: this layout times `weight` `[cols, n]`.
 
-        A segment is (layer within a row of tiles, first texel in it, [(row tile of `weight`, first row in it)] for each
-        column tile that the layer holds, number of texels). It does not cross the edge of any tile that it names.
+        A segment is a range of texels of a row of the left factor. It is (layer within a row tile, first texel in the
+        layer, starts, number of texels). `starts` has a pair for each column tile that shares these texels: (row tile
+        of `weight`, first row in it). A segment does not cross the edge of a tile of either factor.
         """
         end, shared = -(-self.cols // 4), self.format.column_tiles_per_texel
         for layer in range(self.across):
@@ -269,11 +284,12 @@ class View(Layout):
 
 
 def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32") -> Layout:
-    """Returns the layout of a weight with as few tiles as textures of `limit` texels a side allow.
+    """Returns the layout of a weight with as few tiles as possible, if a texture has at most `limit` texels per side.
 
-    The number of column tiles is a multiple of `tile_cols`, or of the column tiles that share a texel if these are
-    more. The height of row tiles is a multiple of four, so that a product's step over four rows stays inside a tile. It
-    is a multiple of a quantised format's group if at most twice as many tiles are enough for that.
+    The number of column tiles is a multiple of `tile_cols`, or of the number of column tiles that share a texel if that
+    is larger. If there are several row tiles, their height is a multiple of four, so that a product's step over four
+    rows stays inside a tile. For a quantised format, the height is a multiple of the format's group of rows, unless
+    this takes more than twice as many row tiles. Raises ValueError if the rows do not fit.
     """
     fmt = ALL[dtype]
     step = max(tile_cols, fmt.column_tiles_per_texel)
@@ -289,7 +305,7 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
 
 
 def _folds(rows: int, tr: int, limit: int, fmt: Format, step: int) -> bool:
-    """True if the rows fit into this many tiles, whose height is a multiple of `step` if there are several."""
+    """True if the rows fit into `tr` row tiles; the height of several row tiles must be a multiple of `step`."""
     height = -(-rows // tr)
     return (tr == 1 or height % step == 0) and _stored(height, fmt) <= limit
 
@@ -300,15 +316,15 @@ def one_layer(rows: int, cols: int, dtype: str = "f32") -> Layout:
 
 
 def _stored(height: int, fmt: Format) -> int:
-    """Returns the rows of texels of a tile of `height` rows."""
+    """Returns the number of rows of texels in a tile of `height` matrix rows."""
     return height + (-(-height // fmt.group) * fmt.scale_rows if fmt.quantised else 0)
 
 
 def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32", exact: bool = False) -> Layout:
-    """Returns a weight's layout in panels of at most `panel` texels, stacked in as few layers as `limit` rows allow.
+    """Returns the layout of a weight in panels, stacked in as few layers as textures of `limit` rows allow.
 
-    It has the tiles of `fold`. All panels have as many texels as needed, or `panel` of them if `exact`. Raises
-    ValueError for more than `limit` rows.
+    The layout has the tiles of `fold`. With `exact`, panels are `panel` texels wide; otherwise they are as narrow as
+    the same number of panels allows. Raises ValueError if a panel has more than `limit` rows of texels.
     """
     high = _stored(rows, ALL[dtype])
     if high > limit:

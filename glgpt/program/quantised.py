@@ -1,10 +1,11 @@
 """Quantised weights: small integers (levels) with a scale, and possibly a minimum, for each group of rows of a column.
 
-A weight is level * scale, or level * scale + minimum. GGUF has the same blocks of 32 weights along the input axis,
-which are the rows of a weight's texture. `Blocks` holds them unchanged, and decodes to the same float32 values. The
-last group of a matrix, or of a tile, may have fewer rows; its scale is that of these rows.
+A weight is level * scale, or level * scale + minimum. GGUF has the same groups: blocks of 32 weights along the input
+axis, which is the axis of rows in a weight's texture. `Blocks` holds the numbers of GGUF's blocks unchanged and decodes
+them to the same float32 values. The last group of a matrix, or of a tile, may have fewer rows; its scale is computed
+from these rows only.
 
-Each component of a texel holds one column of every column tile that shares the texel, the first tile in the lowest
+Each component of a texel holds one column of every column tile that shares the texel, with the first tile in the lowest
 bits. Numbers are rounded as numpy rounds float32, to nearest even, so that a checkpoint always gives the same texels.
 """
 
@@ -23,7 +24,7 @@ Parts = tuple[Floats, Floats, Floats | None]  # levels, scales, minima
 
 MIN_NORMAL = np.float32(2.0**-126)  # the smallest float32 that is stored; devices may flush smaller ones to zero
 CHUNK = 1 << 16  # values that are quantised together, so that intermediate arrays stay in a processor's cache
-# A search for scale and minimum starts with the range divided into this many levels more or fewer.
+# In a search for scale and minimum, each candidate divides the range into this many more levels (negative: fewer).
 SPREADS = (0.0, -1.0, -0.5, 0.5, 1.0)
 
 
@@ -31,8 +32,8 @@ SPREADS = (0.0, -1.0, -0.5, 0.5, 1.0)
 class Coding:
     """The numbers that a quantised format stores.
 
-    Levels have `bits` bits, and `group` rows of a column share a scale. With `minimum`, levels count from 0 and the
-    minimum is added; otherwise they are signed. Scale and minimum are float16, or float32 if `wide`.
+    Levels have `bits` bits, and `group` rows of a column share a scale. With `minimum`, levels are not negative and
+    each group has a minimum; otherwise levels are signed. Scales and minima are float16, or float32 if `wide`.
     """
 
     bits: int
@@ -42,7 +43,7 @@ class Coding:
 
     @property
     def tiles(self) -> int:
-        """Returns the number of column tiles that share a texel, which has four levels of each."""
+        """Returns the number of column tiles that share a texel; the texel holds four levels of each of them."""
         return 32 // self.bits
 
     @property
@@ -57,7 +58,7 @@ class Coding:
         return self.tiles * (2 if self.minimum else 1) // (1 if self.wide else 2)
 
     def rounded(self, values: Floats) -> Floats:
-        """Rounds scales or minima to the numbers that are stored; NaN for those beyond them."""
+        """Rounds scales or minima to the nearest numbers that can be stored; a value beyond their range becomes NaN."""
         found = np.asarray(values, np.float32)
         if self.wide:
             found = np.where(np.abs(found) < MIN_NORMAL, np.float32(0), found)
@@ -69,15 +70,21 @@ class Coding:
     # -- texels -------------------------------------------------------------------------------------------------
 
     def pack_levels(self, levels: NDArray[Any]) -> NDArray[np.uint32]:
-        """Packs levels `[..., 4 * tiles]`, four of each column tile in turn, as texels `[..., 4]`."""
+        """Packs levels `[..., 4 * tiles]` as texels `[..., 4]`.
+
+        The levels are four of the first column tile, then four of the next one, and so on.
+        """
         return self.pack_tiles(np.split(levels, self.tiles, axis=-1))
 
     def pack_tiles(self, tiles: Sequence[NDArray[Any]]) -> NDArray[np.uint32]:
-        """Packs the levels `[..., 4]` of each column tile as texels `[..., 4]`, in the memory order of the levels."""
+        """Packs the levels `[..., 4]` of each column tile as texels `[..., 4]`.
+
+        The result has the memory order of the arrays of levels.
+        """
         bits, parts = self.bits, list[NDArray[Any]](map(_as_bytes, tiles))
         if not self.minimum and bits < 8:
             parts = [part & np.uint8(2**bits - 1) for part in parts]
-        while len(parts) > 1:  # joins neighbours, as the narrowest integers that hold both
+        while len(parts) > 1:  # joins pairs of neighbours in the narrowest integers that hold both
             dtype = np.dtype(f"u{max(1, bits // 4)}")
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [low | np.left_shift(high, bits, dtype=dtype) for low, high in pairs]
@@ -114,11 +121,11 @@ class Coding:
     # -- quantisation -------------------------------------------------------------------------------------------
 
     def quantise(self, values: Floats) -> Parts:
-        """Returns (levels, scales, minima) of the groups `[groups, rows, ...]`, which may have fewer than `group` rows.
+        """Returns (levels, scales, minima) for values `[groups, rows, ...]`; a group may have fewer than `group` rows.
 
-        Without a minimum, the greatest magnitude of a group becomes the greatest level. With one, scale and minimum
-        minimise the squared error (`_search`). A group with a number that is not finite, or for which scale or minimum
-        are too large, decodes to NaN.
+        Without `minimum`, the greatest magnitude of a group becomes the greatest level, and the minima are None. With
+        `minimum`, scale and minimum minimise the squared error approximately (`_search`). A group decodes to NaN if it
+        has a number that is not finite, or if its scale or minimum is too large to be stored.
         """
         flat = np.asarray(values, np.float32).reshape(*values.shape[:2], -1)
         levels = np.empty_like(flat)
@@ -139,18 +146,18 @@ class Coding:
         return levels.reshape(values.shape), scales.reshape(shape), None if minima is None else minima.reshape(shape)
 
     def _largest(self, x: Floats) -> tuple[Floats, Floats, None]:
-        """Quantises `[groups, rows, n]` with the scale that makes the greatest magnitude the greatest level."""
+        """Quantises values `[groups, rows, n]`; scales map the greatest magnitude of a group to the greatest level."""
         low, high = self.range
         scale = self.rounded(np.abs(x).max(axis=1) / np.float32(high))
         levels: Floats = np.clip(np.rint(x * _inverse(scale)[:, None]), low, high)
         return np.nan_to_num(levels, copy=False, nan=0.0), scale, None
 
     def _search(self, x: Floats) -> tuple[Floats, Floats, Floats]:
-        """Quantises `[groups, rows, n]` with the scale and the minimum that minimise the squared error, approximately.
+        """Quantises values `[groups, rows, n]` with scales and minima that approximately minimise the squared error.
 
-        The first candidate divides the range evenly. Each further one rounds the weights to levels of a slightly larger
-        or smaller step, fits a line through the points (level, weight) by least squares, and takes its slope as the
-        scale and its offset as the minimum.
+        The best of a few candidates is taken. The first one divides the range evenly. Each of the others rounds the
+        weights to levels with a slightly larger or smaller step (`SPREADS`), fits a line through the points (level,
+        weight) by least squares, and takes the slope of the line as the scale and its offset as the minimum.
         """
         high, rows = np.float32(self.range[1]), np.float32(x.shape[1])
         least, most = x.min(axis=1), x.max(axis=1)
@@ -172,7 +179,7 @@ class Coding:
         return np.nan_to_num(levels, copy=False, nan=0.0)
 
     def _decoded_error(self, x: Floats, scale: Floats, minimum: Floats) -> tuple[Floats, Floats, Floats]:
-        """Returns (squared error, scale, minimum) with scale and minimum rounded to the stored numbers."""
+        """Returns (squared error, scale, minimum): scale and minimum as they are stored, and the error with these."""
         scale, minimum = self.rounded(scale), self.rounded(minimum)
         error = self._nearest(x, scale, minimum) * scale[:, None]
         error += minimum[:, None]
@@ -182,11 +189,11 @@ class Coding:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """A quantised matrix `[rows, cols]`, with the rows along the input axis, which upload stores without rounding.
+    """A quantised matrix `[rows, cols]` whose rows are along the input axis; uploading it does not round.
 
-    `levels` `[rows, cols]` are integers within the range of `coding`, `scales` and `minima` `[groups, cols]` numbers
-    that it stores exactly. Slices `[rows, columns]` are float32 arrays of weights. Raises ValueError if shapes do not
-    fit, or `minima` are given without `coding.minimum` or missing with it.
+    `levels` `[rows, cols]` are integers that `coding` can store; `scales` and `minima` `[groups, cols]` are numbers
+    that `coding` stores exactly. Indexing with slices, `blocks[rows, columns]`, returns weights as float32. Raises
+    ValueError if the shapes do not fit, or if there are `minima` without `coding.minimum` or the other way round.
     """
 
     coding: Coding
@@ -203,7 +210,10 @@ class Blocks:
             raise ValueError(f"{self.coding} has {'a' if self.coding.minimum else 'no'} minimum")
 
     def with_columns(self, arrange: Callable[[NDArray[Any]], NDArray[Any]]) -> Blocks:
-        """Returns blocks whose columns `arrange` reorders, or pads with zeros, in levels, scales and minima alike."""
+        """Returns blocks with other columns: applies `arrange` to levels, scales and minima.
+
+        `arrange` may reorder columns or pad them with zeros.
+        """
         minima = None if self.minima is None else arrange(self.minima)
         return Blocks(self.coding, arrange(self.levels), arrange(self.scales), minima)
 
@@ -214,7 +224,7 @@ class Blocks:
         return rows, cols
 
     def __getitem__(self, at: tuple[slice, slice]) -> Floats:
-        """Returns the weights in these rows and columns, with the values that shaders read."""
+        """Returns the weights in these rows and columns, as shaders decode them."""
         rows, cols = at
         groups = np.arange(*rows.indices(self.shape[0])) // self.coding.group
         found: Floats = self.levels[at].astype(np.float32) * self.scales[:, cols].astype(np.float32)[groups]

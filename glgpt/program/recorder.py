@@ -1,7 +1,8 @@
 """Records programs: ops append passes on symbolic tensors; `Recorder.program` assigns textures to scratch tensors.
 
-Inside `with recorder.entry(name)` every op emits passes in order. A tensor is written once; its texture is reused after
-the last pass that reads it. The memory a program needs is therefore known before anything runs.
+A program has entries, parts that can be called separately. Inside `with recorder.entry(name)`, ops emit the passes of
+that entry in order. A scratch tensor is written once, and its texture is reused after the last pass that reads it. The
+memory that a program needs is therefore fixed before anything runs.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from glgpt.program.tape import Gradients, Tape, Vjp
 from glgpt.program.tensor import Tensor
 from glgpt.system.files import data_path
 
-# The fields of the uniform block, sorted by name as in a program's JSON, since players use that order.
-# pos: position of the first token; row: the row that is written or read; draw_seed, draw_step, inverse_temperature,
-# margin, nucleus_width, top_k, top_p: sampling of a token (`ops.sample`); the others are for training.
+# The fields of the uniform block and their types, sorted by name as in a program's JSON, since players use that order.
+# pos: position of the first token; row: number of the row that is written or read; draw_seed, draw_step,
+# inverse_temperature, margin, nucleus_width, top_k, top_p: for sampling a token (`ops.sample`); others: for training.
 SCALARS = {
     "draw_seed": "int",
     "draw_step": "int",
@@ -47,7 +48,7 @@ SCALARS = {
 
 @dataclass(frozen=True)
 class _Draft:
-    """A pass whose scratch tensors do not have textures yet."""
+    """A pass whose scratch tensors do not have textures yet: pairs (sampler, tensor) and pairs (tensor, layer)."""
 
     spec: Pass
     inputs: tuple[tuple[str, Tensor], ...]
@@ -56,7 +57,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a pass: multiplications and additions, and bytes of weights read."""
+    """The cost of a pass: the number of multiplications and additions, and the bytes of weights that it reads."""
 
     flops: int = 0
     nbytes: int = 0
@@ -66,8 +67,9 @@ class Cost:
 class Window:
     """The part of its outputs that a pass writes: `size` is (width, height) in texels.
 
-    `row` is the scalar for the first row of a state. Columns before `first_column` are not drawn, and
-    with `keys` neither are those of positions from `pos` + `keys` on.
+    `row` names the scalar that holds the first row to write (None: row 0). Columns before `first_column` are not drawn.
+    With `keys`, a column holds four keys of attention, and the columns of the positions from `pos` + `keys` on are not
+    drawn either (0: all are drawn).
     """
 
     size: tuple[int, int]
@@ -78,7 +80,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Region:
-    """A range of pixel columns of a blended pass: the shader that draws it, and the layout of what it writes there."""
+    """A range of pixel columns of a blended pass (`Recorder.add_up`).
+
+    `shader`, `inputs` and `defines` are as in `Recorder.emit`; `layout` is the layout of the shader's output.
+    """
 
     shader: str
     inputs: Mapping[str, Tensor]
@@ -86,7 +91,7 @@ class Region:
     defines: Mapping[str, int | float | str]
 
 
-SLICE = "flat in highp int slice_of_k;"  # the number of the triangle of a blended pass
+SLICE = "flat in highp int slice_of_k;"  # in a blended pass: the number of the triangle that is drawn
 
 
 class Recorder:
@@ -111,7 +116,8 @@ class Recorder:
     def fixed(self, name: str, layout: Layout, role: str, half: bool = False) -> Tensor:
         """Returns the weight, state or input of that name, which has its own texture; creates it at the first call.
 
-        `half`: the texture rounds what is written to 16-bit floats.
+        With `half`, the texture rounds what is written to 16-bit floats. Raises ValueError if the name is recorded with
+        another layout or role.
         """
         if half:
             self._float16.add(name)
@@ -121,14 +127,17 @@ class Recorder:
         return tensor
 
     def scratch(self, name: str, layout: Layout) -> Tensor:
-        """Returns a new tensor of this entry, for the next emitted passes to write."""
+        """Returns a new tensor of this entry; passes that are emitted next must write it."""
         return Tensor(layout, name)
 
     # -- entries ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def entry(self, name: str, fused: bool = False) -> Iterator[None]:
-        """Adds the passes emitted inside to this entry; if `fused`, combines small independent ones (`fusion`)."""
+        """Adds the passes that are emitted inside the `with` block to entry `name`.
+
+        If `fused`, combines small independent passes (`fusion`).
+        """
         self._current = name
         self._drafts[name], self._outputs[name], self._ping_pong[name] = [], {}, []
         yield
@@ -137,12 +146,15 @@ class Recorder:
         self._current = ""
 
     def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
-        """Makes a tensor an output of the entry, under its name; its texture is not reused within the entry."""
+        """Makes a tensor an output of the entry, called `name` (None: the tensor's name), and returns the tensor.
+
+        The entry does not reuse the texture of an output.
+        """
         self._outputs[self._current][name or tensor.name] = tensor
         return tensor
 
     def store(self, tensor: Tensor, name: str) -> Tensor:
-        """Turns a scratch tensor of this entry into the state of that name, which outlives the call."""
+        """Turns a scratch tensor of this entry into the state `name`, which outlives the call; returns the state."""
         self._stored[tensor] = self.fixed(name, tensor.layout, "state")
         return self._stored[tensor]
 
@@ -162,7 +174,10 @@ class Recorder:
         self.tape = outer
 
     def recomputed(self, function: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """Records function(x) and stores only x for the backward pass, which records it again (Chen et al. 2016)."""
+        """Records y = function(x) without keeping its intermediate tensors for the backward pass (Chen et al. 2016).
+
+        The backward pass records the function again from x. `weights` are the other inputs that get a gradient.
+        """
         tape, self.tape = self.tape, None
         y = function(x)
         self.tape = tape
@@ -178,15 +193,18 @@ class Recorder:
         return y
 
     def not_kept(self, x: Tensor, function: Callable[[], Tensor]) -> None:
-        """Marks x for recomputation: instead of storing x, the backward pass records this function again (`again`)."""
+        """Marks x for recomputation: instead of keeping x, the backward pass records `function`, which returns x again.
+
+        It does so where it calls `again`.
+        """
         self._again[x] = function
 
     def again(self, x: Tensor) -> Tensor:
-        """Returns x, recorded again if it is marked by `not_kept`."""
+        """Returns x; if x is marked by `not_kept`, records it again and returns the new tensor."""
         return self._again[x]() if x in self._again else x
 
     def differentiable(self, outputs: Tensor | tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], vjp: Vjp) -> None:
-        """Records an op on the tape, if there is one."""
+        """Records an op and its `vjp` (see `tape.Vjp`) on the tape, if there is one."""
         if self.tape is not None:
             self.tape.note((outputs,) if isinstance(outputs, Tensor) else outputs, inputs, vjp)
 
@@ -202,12 +220,12 @@ class Recorder:
         window: Window | None = None,
         cost: Cost | None = None,
     ) -> None:
-        """Appends a pass of `glsl/<shader>.frag`, or several if the outputs have more layers than a pass can write.
+        """Appends a pass with the shader `<shader>.frag`, or several if a pass cannot write all layers of the outputs.
 
         The keys of `inputs` and `outputs` name the samplers and the STORE macros. Each pass writes a range of column
-        tiles of the outputs, and a range of row tiles if a single column has too many. `columns` is the maximum number
-        of column tiles in a pass. `cost` is that of all passes; it is divided by their numbers of tiles. `window` is
-        for a pass that writes only a part.
+        tiles of the outputs, and a range of row tiles if one column tile has too many of them. `columns` is the maximum
+        number of column tiles in a pass (None: no limit). `cost` is the total cost of the passes; each gets a share in
+        proportion to its number of tiles. `window` is the part of the outputs that a pass writes (None: everything).
         """
         cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
@@ -250,10 +268,11 @@ class Recorder:
         pairs: bool,
         cost: Cost,
     ) -> None:
-        """Appends a pass that adds up `slices` of its regions, side by side, by blending.
+        """Appends a blended pass: it draws the regions side by side, once for each of `slices`, and adds up the slices.
 
-        The sums are added to what `out` holds if `onto` is set. Devices add in the order of the slices. With `pairs`, a
-        pixel of a region is two pixels of `out`, which share its values: see `pair.glsl`.
+        A slice is one triangle. Devices add in the order of the slices. If `onto`, the sums are added to what `out`
+        holds; otherwise they replace it. With `pairs`, a pixel of a region covers two pixels of `out`, and each of
+        these gets half of the region's values: see `pair.glsl`.
         """
         shared = _shared_text([out.layout, *(t.layout for region in regions for t in region.inputs.values())])
         texts, inputs = [], []
@@ -272,9 +291,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Combines the passes emitted inside into one, if they draw the same pixels and fit the limits of a pass.
+        """Combines the passes that are emitted inside the `with` block into one pass.
 
-        None of them may read what another one writes.
+        It does so only if they draw the same pixels and together fit the limits of a pass. None of the passes may read
+        what another of them writes.
         """
         drafts = self._drafts[self._current]
         first = len(drafts)
@@ -347,7 +367,10 @@ class Recorder:
         return fused_text(texts[0][0], tuple(own for _, own in texts))
 
     def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
-        """Assigns textures from the pool that all entries share to the scratch tensors of one entry."""
+        """Assigns a texture to each scratch tensor of one entry, from a pool of textures that all entries share.
+
+        Adds new textures to `textures` if the pool has none of the required shape. Returns the entry.
+        """
         drafts, outputs = self._drafts[name], self._outputs[name]
         last: dict[int, int] = {}
         for i, draft in enumerate(drafts):
@@ -401,7 +424,7 @@ def _written(
     defines: tuple[tuple[str, str], ...],
     tiles: TileRange,
 ) -> tuple[str, tuple[str, str]]:
-    """Returns the name of a shader, the part of its text that fused copies share, and the rest."""
+    """Returns a shader's key in a program, and its text in two parts: what fused copies share, and the rest."""
     own = [_declarations(inputs, defines), interface(dict(outputs), tiles), shader_source(f"{shader}.frag")]
     texts = _shared_text([layout for _, layout in (*inputs, *outputs)]), "\n".join(own)
     return _key(shader, "\n".join(texts)), texts
@@ -443,13 +466,13 @@ def _literal(value: int | float | str) -> str:
 
 @functools.cache
 def shader_files() -> dict[str, Path]:
-    """Returns the shaders in the folders of `glsl/` by file name, which is unique."""
+    """Returns the paths of the shaders in the folders of `glsl/`; the keys are file names, which are unique."""
     return {path.name: path for path in data_path("glsl").glob("*/*.*")}
 
 
 @functools.cache
 def shader_source(name: str) -> str:
-    """Returns the text of a file of `glsl/`, with the files that it includes. Raises GlgptError if it is missing."""
+    """Returns the text of a file of `glsl/`, with the files that it includes. Raises GlgptError if one is missing."""
     try:
         text = shader_files().get(name, data_path("glsl") / name).read_text(encoding="utf-8")
     except OSError as error:

@@ -1,24 +1,37 @@
-"""Generates the GLSL between a shader and its tensors: accessors for each sampler, a STORE macro for each output.
+"""Generates the GLSL with which a shader accesses its tensors: accessors for each input, a STORE macro for each output.
 
-An input `x` becomes the sampler `u_x` and gets
+For an input `x`, which is read through the sampler `u_x`, the shader gets these numbers (`Layout`):
 
-- `X_W`, `X_H` (texels and rows of a tile), `X_TR`, `X_TC` (number of tiles), `X_ROWS`, `X_COLS`, `X_ACROSS` (layers of
-  a row of tiles), `X_SHARED` (column tiles that share a texel), `X_TEXELS` (texels that hold a row);
-- `X(layer, y, texel)`, which fetches a texel, of type `X_TEXEL` (vec4 or uvec4), and `X_DECODE(t, tile)`, which returns
-  its four values of the first, second .. column tile; `X_EACH_SHARED(F)` repeats F(tile) for these tiles;
-- `X_AT(t)`, the place of texel t of a row as ivec3(texel, first row, layer within a row of tiles); `X_PLACE(c4)`, the
-  place of the texel with columns 4 c4 ..; `x_at(row, c4)`, these columns as a vec4; and, if the format is not
-  quantised, `x_one(row, c)`, one column;
-- `X_Y(row)`, the row of texels, counted from the first one, that holds a row of a tile. A quantised format also has
-  `X_GROUP`, the number of rows that share a scale; `x_scaling(row tile, row, ivec3 of X_AT, tile)`, the scales and
-  minima of four columns; `X_WEIGHTS(levels, scaling)`, which `x_at` applies to levels and `X_DECODE` does not; and
-  `X_PLUS_SCALED(sum, levels, scaling, n)`, which turns a sum of levels times factors, whose sum is n, into a sum of
-  weights times the same factors, and adds it to another. `X_MINIMUM` is defined if the format has minima. Levels are
-  `X_PLACED(t, tile) * X_UNIT(tile)` too, where the first takes fewer operations and the second is a power of two.
+- `X_W` and `X_H`: texels per row of a tile, and rows of a tile;
+- `X_TR` and `X_TC`: number of row tiles and of column tiles;
+- `X_ROWS` and `X_COLS`: size of the matrix;
+- `X_ACROSS`: number of layers that hold one row tile, with all its column tiles;
+- `X_SHARED` and `X_TEXELS`: number of column tiles that share a texel, and number of texels that hold a row.
+
+It also gets these macros and functions:
+
+- `X(layer, y, texel)` fetches a texel, of type `X_TEXEL` (vec4 or uvec4);
+- `X_DECODE(t, tile)` returns the four values that texel t holds for one of its column tiles, and `X_EACH_SHARED(F)`
+  repeats F(tile) for each of these tiles;
+- `X_AT(t)` returns the place of texel t of a row, ivec3(texel, first row, layer within a row tile);
+- `X_PLACE(c4)` returns the place of the texel with columns 4 c4 .. 4 c4 + 3;
+- `x_at(row, c4)` returns these columns of a row as a vec4;
+- `x_one(row, c)` returns one column of a row; quantised formats do not have this function;
+- `X_Y(row)` returns which row of texels, counted from the first row of the place, holds a row of a tile.
+
+For a quantised format, `X_DECODE` returns levels, and `x_at` returns weights. The shader also gets
+
+- `X_GROUP`, the number of rows that share a scale, and `X_MINIMUM`, which is defined if the format has minima;
+- `x_scaling(row tile, row, place, tile)`, which returns the scales and minima of four columns;
+- `X_WEIGHTS(levels, scaling)`, which turns levels into weights;
+- `X_PLUS_SCALED(sum, levels, scaling, n)`, where `levels` is a sum of levels times factors and n is the sum of the
+  factors: adds the sum of weights times the same factors to `sum`;
+- `X_PLACED(t, tile)` and `X_UNIT(tile)`, whose product is also the levels: X_PLACED takes fewer operations than
+  X_DECODE, and X_UNIT is a power of two.
 
 An output `y` gets the same numbers; `Y_TILES(F)`, which repeats F(n, i, j) for each of the `Y_N` tiles (i, j) that the
-pass writes; and `STORE_Y(v)` for an array v of Y_N vec4. `Y_ROWTILES(F)` and `Y_COLTILES(F)` repeat F(n, i) for the
-`Y_NR` rows of tiles from `Y_I` on, and F(n, j) for the `Y_NC` columns from `Y_J` on.
+pass writes; and `STORE_Y(v)`, which stores an array v of Y_N vec4. `Y_ROWTILES(F)` repeats F(n, i) for the `Y_NR` row
+tiles from `Y_I` on, and `Y_COLTILES(F)` repeats F(n, j) for the `Y_NC` column tiles from `Y_J` on.
 """
 
 from __future__ import annotations
@@ -44,7 +57,7 @@ def _numbers(upper: str, layout: Layout) -> list[str]:
 
 
 def accessors(name: str, layout: Layout) -> str:
-    """Returns GLSL that declares sampler `name` and reads it."""
+    """Returns GLSL that declares the sampler of the input `name` and the accessors that read it."""
     upper, fmt, packed_bits = name.upper(), layout.format, layout.format.texture == "uint"
     shared, w = fmt.column_tiles_per_texel, layout.width
     step = f"vec2({1 / layout.texture_width:.10e}, {1 / layout.texture_height:.10e})"
@@ -81,7 +94,7 @@ def accessors(name: str, layout: Layout) -> str:
 
 
 def _one(name: str, layout: Layout, texel: str, tile: str) -> list[str]:
-    """Returns GLSL for the value in a column of a row, which does not decode its neighbours."""
+    """Returns GLSL that reads one column of a row without decoding the neighbouring columns; empty if quantised."""
     if layout.format.quantised:
         return []
     value = f"{layout.format.name}_one({texel}, {tile}, c % 4)"
@@ -115,7 +128,8 @@ def _rows(name: str, layout: Layout) -> list[str]:
         *([f"#define {upper}_MINIMUM 1"] if coding.minimum else []),
         f"#define {upper}_WEIGHTS(levels, s) ((levels) * (s).scale{' + (s).minimum' if coding.minimum else ''})",
         *_levels_in_place(upper, coding),
-        # Each product is added to a sum, so that all drivers that contract them into one operation do it alike.
+        # Each product is added to a sum. Drivers that contract a product and a sum into one operation then contract the
+        # same pairs.
         f"#define {upper}_PLUS_SCALED(sum, levels, s, n) "
         f"((sum) + (levels) * (s).scale{' + (n) * (s).minimum' if coding.minimum else ''})",
         f"Scaling {name}_scaling(int tile_row, int row, ivec3 p, int tile) {{ {read} }}",
@@ -123,10 +137,10 @@ def _rows(name: str, layout: Layout) -> list[str]:
 
 
 def _levels_in_place(upper: str, coding: Coding) -> list[str]:
-    """Returns GLSL for levels times a power of two: bits that are not shifted down take an operation less."""
+    """Returns GLSL for levels times a power of two: the bits of a level stay in place, which saves a shift."""
     if not coding.minimum:
         return [f"#define {upper}_PLACED(t, tile) {upper}_DECODE(t, tile)", f"#define {upper}_UNIT(tile) 1.0"]
-    bits, top = coding.bits, coding.tiles - 1  # the highest bits would be negative, so they are shifted
+    bits, top = coding.bits, coding.tiles - 1  # in place, the top bits would be negative: they are shifted
     placed = f"(tile) == {top} ? (t) >> {32 - bits} : (t) & ({2**bits - 1}u << uint({bits} * (tile)))"
     return [
         f"#define {upper}_PLACED(t, tile) vec4(ivec4({placed}))",
@@ -135,7 +149,7 @@ def _levels_in_place(upper: str, coding: Coding) -> list[str]:
 
 
 def _place(layout: Layout) -> str:
-    """Returns GLSL for the place of texel t of a row, as ivec3(texel, first row, layer within a row of tiles)."""
+    """Returns GLSL for the place of texel t of a row, as ivec3(texel, first row, layer within a row tile)."""
     group = f"(t) / {layout.width}"
     if not layout.panel:
         return f"ivec3((t) % {layout.width}, 0, {group})" if layout.groups > 1 else "ivec3((t), 0, 0)"
@@ -155,12 +169,12 @@ class TileRange:
     cols: range | None = None
 
     def of(self, layout: Layout) -> tuple[range, range]:
-        """Returns the ranges for an output of this layout."""
+        """Returns the range of row tiles and the range of column tiles for an output of this layout."""
         tr, tc = layout.tiles
         return self.rows or range(tr), self.cols or range(tc)
 
     def count(self, layout: Layout) -> int:
-        """Returns the number of tiles."""
+        """Returns the number of tiles of an output of this layout."""
         rows, cols = self.of(layout)
         return len(rows) * len(cols)
 
@@ -172,10 +186,11 @@ class TileRange:
 
 
 def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> list[TileRange]:
-    """Returns the tiles of each pass that is needed to write outputs of these layouts.
+    """Splits outputs of these layouts into passes; returns the tiles that each pass writes.
 
-    A pass writes at most `most` layers and `columns` column tiles. The row tiles of a column stay together if they fit,
-    since all of them use what a fragment fetches. Raises ValueError for outputs that cannot be split in the same way.
+    A pass writes at most `most` layers and at most `columns` column tiles (None: no limit). All row tiles of a column
+    tile are in one pass if they fit, since all of them use what a fragment fetches. Raises ValueError for outputs that
+    cannot be split in the same way.
     """
     first, (tr, tc) = layouts[0], layouts[0].tiles
     if (columns or tc) >= tc and sum(t.layers for t in layouts) <= most:
@@ -194,9 +209,9 @@ def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> l
 
 
 def interface(outputs: Mapping[str, Layout], tiles_of_pass: TileRange) -> str:
-    """Returns GLSL that declares the colour attachments of `outputs` and stores to them.
+    """Returns GLSL that declares the colour attachments of `outputs` and the macros that write them.
 
-    Raises ValueError for panels and quantised formats.
+    Raises ValueError for outputs in panels or in quantised formats.
     """
     lines: list[str] = []
     location = 0

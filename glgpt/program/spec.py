@@ -1,7 +1,8 @@
 """A recorded program as plain data that any player can play.
 
-A `Program` lists textures, shaders and entries; an `Entry` is a sequence of fragment-shader passes. `check` rejects
-programs that would read undefined texels or that WebGL would reject, so that players need not check anything.
+A `Program` lists textures, shaders and entries; an `Entry` is a sequence of fragment-shader passes. A player runs a
+program on a device: the desktop has one for OpenGL, and the page has one for WebGL2. `check` rejects programs that
+would read undefined texels or that WebGL would reject, so that players need not check anything.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from glgpt.program.layout import View
 
 SCHEMA: Final = 2
 TEXTURE_FORMATS = ("float", "half", "uint")
-MAX_SLICES = 4096  # maximum triangles of a pass that adds up
+MAX_SLICES = 4096  # maximum number of triangles in a pass that adds up slices
 ROLES = ("weight", "state", "input", "scratch")
 TEXEL_BYTES = 16
 HALF_TEXEL_BYTES = 8
@@ -25,12 +26,12 @@ HALF_TEXEL_BYTES = 8
 
 @dataclass(frozen=True)
 class Texture:
-    """A 2D-array texture of four numbers a texel.
+    """A 2D-array texture with four numbers in each texel.
 
-    `format`: float is RGBA32F (or its bits in RGBA32UI, if the device cannot render to RGBA32F), uint is RGBA32UI; half
-    is RGBA16F, or as float on a device that cannot render to it. Shaders read and write half as they do float.
-    `role`: a weight is uploaded once; a state is zero at first and persists between calls; an input is uploaded before
-    a call; scratch is undefined between calls.
+    `format`: "float" is RGBA32F, or the bits of floats in RGBA32UI if the device cannot render to RGBA32F; "uint" is
+    RGBA32UI; "half" is RGBA16F, or the same as "float" if the device cannot render to RGBA16F. Shaders read and write
+    "half" like "float". `role`: a weight is uploaded once; a state is zero at first and persists between calls of
+    entries; an input is uploaded before a call; scratch is undefined between calls.
     """
 
     name: str
@@ -51,15 +52,16 @@ class Pass:
     """One draw of one triangle.
 
     `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are pairs (texture, layer), in
-    the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0, or the value of the
-    runtime scalar that `row` names. Its columns before `first_column` are not drawn, and no pass reads them unless an
-    earlier pass drew them: passes may draw parts of the same outputs, from left to right, each from the column at
-    which the previous one ends. With `keys`, a column holds four keys, and only the columns of the positions before
-    `pos` + `keys` are drawn and read. The cost of the pass is `flops` and `nbytes` (bytes of weights read).
+    the order of the colour attachments. `viewport` is (width, height) in texels. It begins at row 0, or at the row in
+    the runtime scalar that `row` names. Columns of the viewport before `first_column` are not drawn, and no pass reads
+    them unless an earlier pass drew them: several passes may draw parts of the same outputs, from left to right, and
+    each begins at the column at which the previous one ended. With `keys`, a column holds four keys of attention, and
+    only the columns of the positions before `pos` + `keys` are drawn and read. The cost of the pass is `flops`
+    (multiplications and additions) and `nbytes` (bytes of weights read).
 
-    With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs, which are
-    zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`. Such a pass,
-    or one with `row`, draws all columns of its viewport.
+    With `slices`, this many triangles are drawn, one after the other, and each adds its colours to the outputs. If
+    `clear` is set, the outputs are zero before the first triangle. The shader reads the number of the triangle from
+    `slice_of_k`. A pass with `slices` or `row` draws all columns of its viewport.
     """
 
     label: str
@@ -78,10 +80,11 @@ class Pass:
 
 @dataclass(frozen=True)
 class Entry:
-    """A callable part of a program: upload `inputs`, set the scalars, play `passes`, read `outputs` (name -> view).
+    """A callable part of a program.
 
-    `ping_pong` are pairs of textures (old, new): the passes read the old one and write the new one. After the entry the
-    two swap names, so that the next call finds the new value under the name of the old one.
+    To call it, a player uploads `inputs`, sets the scalars, plays `passes`, and reads `outputs` (name -> view).
+    `ping_pong` are pairs of textures (old, new): the passes read the old texture and write the new one. After the
+    entry the two textures swap names, so that the next call finds the new value under the name of the old texture.
     """
 
     name: str
@@ -95,8 +98,8 @@ class Entry:
 class Program:
     """Textures, shaders (name -> GLSL without a version line) and entries.
 
-    `views` describes the matrix in each texture that outlives a call; `scalars` are the fields of the uniform block, in
-    order.
+    `views` describes the matrix in each texture that outlives a call, by the texture's name. `scalars` are the fields
+    of the uniform block in their order (name -> GLSL type).
     """
 
     textures: dict[str, Texture]
@@ -134,14 +137,14 @@ class Program:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def nbytes(self, roles: Iterable[str] = ROLES) -> int:
-        """Returns the texture memory of the given roles in bytes."""
+        """Returns the memory in bytes of the textures that have one of the given roles."""
         wanted = set(roles)
         return sum(t.nbytes for t in self.textures.values() if t.role in wanted)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a device; programs are built for the defaults if no device is given."""
+    """The limits of a device. If no device is given, programs are built for the defaults."""
 
     max_texture_size: int = 4096
     max_layers: int = 256
@@ -202,7 +205,7 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
 
 
 class _Drawn:
-    """The layers of textures that the passes of an entry have drawn, and the columns of those drawn in parts."""
+    """Which layers of textures are written so far in an entry, and at which columns layers drawn in part end."""
 
     def __init__(self, entry: Entry, textures: Mapping[str, Texture]) -> None:
         self._entry, self._textures = entry, textures
@@ -215,12 +218,16 @@ class _Drawn:
         }
 
     def has(self, name: str) -> bool:
-        """True if all layers of a texture are written."""
+        """True if all layers of a texture are written completely."""
         layers = self._textures[name].layers
         return (name, 0) in self._written if layers == 1 else self._written.issuperset((name, i) for i in range(layers))
 
     def draw(self, p: Pass, name: str, layer: int, here: str) -> None:
-        """Adds an output of a pass. Raises GlgptError if the pass does not begin where an earlier one ended."""
+        """Records that a pass writes a layer.
+
+        Raises GlgptError if the pass adds to a layer that is not written, or if it does not begin at column 0 or at the
+        column at which an earlier pass ended.
+        """
         key, t = (name, layer), self._textures[name]
         if p.slices and not p.clear and key not in self._written:
             _fail(self._entry, f"{here}: adds to {name} before it was written")
@@ -232,7 +239,7 @@ class _Drawn:
             self._ends[key] = p.viewport[0], here
 
     def end(self) -> None:
-        """Raises GlgptError if a part of a texture was not drawn."""
+        """Raises GlgptError if a layer is drawn only in part at the end of the entry."""
         for (name, _), (_, here) in self._ends.items():
             _fail(self._entry, f"{here}: {name} is written only in part")
 
@@ -254,7 +261,7 @@ def _check_names(program: Program, entry: Entry, p: Pass, here: str) -> None:
 
 
 def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> None:
-    """Raises GlgptError if a pass cannot write this layer of a texture, or writes only a part of it."""
+    """Raises GlgptError if a pass cannot write this layer of a texture, or must write all of it but does not."""
     if t.role == "weight":
         _fail(entry, f"{here}: {t.name} is a weight and cannot be written")
     if not 0 <= layer < t.layers or p.viewport[0] > t.width or p.viewport[1] > t.height:
@@ -269,7 +276,7 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
         _fail(entry, f"{here}: first column {p.first_column} must be 0 in a pass with a row or slices")
     if p.keys < 0 or (p.keys and (p.row is not None or p.slices or p.first_column)):
         _fail(
-            entry, f"{here}: {p.keys} keys must be 0 in a pass with a row, slices or a first column, and positive else"
+            entry, f"{here}: {p.keys} keys must be 0 in a pass with a row, slices or a first column, and never negative"
         )
     if p.slices and t.format != "float":
         _fail(entry, f"{here}: adds to {t.name}, whose texels are not 32-bit floats")
@@ -279,7 +286,7 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
 
 
 def _check_ping_pong(entry: Entry, textures: Mapping[str, Texture]) -> None:
-    """Raises GlgptError if the two states of a pair differ in shape, or the new one is not written completely."""
+    """Raises GlgptError if a ping-pong pair is not two equal states, or if the new state is not written completely."""
     drawn = {target for p in entry.passes for target in p.outputs}
     whole = {
         (name, layer)

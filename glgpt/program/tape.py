@@ -7,26 +7,31 @@ from collections.abc import Callable, Sequence
 from glgpt.program.tensor import Tensor
 
 Gradients = Sequence[Tensor | None]
-# Takes (gradients of the outputs, gradients of the inputs so far); returns the inputs' gradients including this op.
+# The gradient of an op, a vector-Jacobian product: takes (gradients of the op's outputs, sums so far of the gradients
+# of its inputs) and returns these sums with the terms of this op added. None: no gradient.
 Vjp = Callable[[Sequence[Tensor], Gradients], Gradients]
 
 
 class Tape:
     """The differentiable ops in the order of recording, for reverse-mode differentiation (Griewank and Walther 2008).
 
-    An op's vjp receives the sums so far of its inputs' gradients and returns the new sums, so that an addition can be
-    fused into the pass that computes the last term.
+    If several ops read a tensor, its gradient is a sum with a term from each of them. An op's vjp receives the sums so
+    far and returns the new sums, so that it can fuse the addition into the pass that computes its term.
     """
 
     def __init__(self) -> None:
         self._notes: list[tuple[tuple[Tensor, ...], tuple[Tensor | None, ...], Vjp]] = []
 
     def note(self, outputs: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], vjp: Vjp) -> None:
-        """Records one op."""
+        """Records one op: its outputs, its inputs (None: an input that is not given), and its vjp."""
         self._notes.append((outputs, inputs, vjp))
 
     def backward(self, sums: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """Records the backward pass from the gradients `sums`; returns the gradients of all tensors that it reaches."""
+        """Records the backward pass, which begins with the gradients `sums` (tensor -> gradient).
+
+        Returns the gradients of all tensors that the pass reaches and that no op on the tape computed. Raises
+        ValueError if only some outputs of an op have a gradient.
+        """
         sums = dict(sums)
         for outputs, inputs, vjp in reversed(self._notes):
             given = [sums.pop(y) for y in outputs if y in sums]

@@ -9,7 +9,10 @@ from glgpt.program.layout import Layout
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A symbolic tensor: its layout, a name, and a role; a tensor that is not scratch has the texture of its name."""
+    """A symbolic tensor: a matrix with a layout, a name and a role (`spec.Texture`).
+
+    Unless the role is scratch, the tensor has its own texture, which has the same name.
+    """
 
     layout: Layout
     name: str
@@ -17,10 +20,10 @@ class Tensor:
 
     @property
     def rows(self) -> int:
-        """Returns the rows of the matrix."""
+        """Returns the number of rows of the matrix."""
         return self.layout.rows
 
     @property
     def cols(self) -> int:
-        """Returns the columns of the matrix."""
+        """Returns the number of columns of the matrix."""
         return self.layout.cols

@@ -1,9 +1,10 @@
 """Decides how far numbers may be from a reference. The page's `engine/parity.ts` follows the same rule.
 
 Errors are relative to the root mean square (RMS) of a token's values in a tensor: activations grow with depth, but
-relative errors hardly do. Measured on SmolLM2-135M (30 blocks), sums in another order, other fused passes and another
-rounding to f16 differ by up to 8 roundings of f16 (6 blocks: 3). A weight with a row of zeros, a head with the wrong
-rotation, swapped heads or a skipped block differ by 20 to 10,000 at the tokens they affect.
+relative errors hardly do. A rounding is the spacing of a format's numbers, relative to their size. Measured on
+SmolLM2-135M (30 blocks), correct variants (sums in another order, other fused passes, another rounding to f16) change
+results by up to 8 roundings of f16; with 6 blocks, by up to 3. Faults (a weight with a row of zeros, a head with the
+wrong rotation, swapped heads, a skipped block) change the affected tokens by 20 to 10,000 roundings.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from typing_extensions import TypedDict
 
 from glgpt.program.formats import AS_STORED, FORMATS
 
-SINGLE = 8.0  # a single value may be off by this multiple of the tolerance, relative to the RMS plus the value itself
-FLOOR = 2.0**-14  # added to the RMS (in squares): the smallest normal f16, below which relative errors mean nothing
+# A single value may be off by this multiple of the tolerance, relative to the RMS plus the magnitude of the value.
+SINGLE = 8.0
+FLOOR = 2.0**-14  # the RMS is sqrt(mean square + FLOOR^2): relative errors mean nothing below the smallest normal f16
 OWN = 4  # the roundings of a tensor itself count as much as those of this many blocks
-KL_LIMIT = 0.05  # nats per token: generated text is then hard to tell from the reference's
+KL_LIMIT = 0.05  # nats per token: within this limit, generated text is hard to distinguish from the reference's text
 
 
 _Positive = Annotated[float, Field(gt=0)]
 
 
 class PageTolerance(TypedDict):
-    """The fields of a tolerance that a page needs."""
+    """The fields of a tolerance that a page needs: those of `Tolerance`, `SINGLE` and `FLOOR`."""
 
     relative: _Positive
     single: _Positive
@@ -41,8 +43,8 @@ class PageTolerance(TypedDict):
 class Measured:
     """The distance of a tensor `[tokens, values]` from its reference.
 
-    `relative` is the RMS over all tokens of their relative errors, `excess` the error as a multiple of the tolerance,
-    and `at` the (token, value) with the largest error.
+    `relative` is the RMS of the relative errors of all tokens. `excess` is the error as a multiple of the tolerance;
+    above 1, the tensor is out of tolerance. `at` is (token, number of the value) of the largest error.
     """
 
     relative: float
@@ -52,10 +54,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Limits on differences: the relative error of a tensor, the mean KL divergence of logits (nats), greedy tokens.
+    """Limits on differences from a reference.
 
-    With `absolute` = (atol, rtol), each value may instead be off by `atol + rtol * |reference|`. Without `greedy`, a
-    different greedy token is not an error, since weights rounded to few bits sometimes choose another one.
+    `relative` limits the relative error of a tensor, and `kl` limits the mean KL divergence of logits, in nats. With
+    `absolute` = (atol, rtol), each value may instead be off by `atol + rtol * |reference|`. If `greedy` is true, the
+    greedy token must be the same; weights rounded to a few bits sometimes lead to another one.
     """
 
     relative: float
@@ -65,11 +68,11 @@ class Tolerance:
 
     @classmethod
     def of(cls, dtype: str, blocks: int, same_weights: bool = False, **others: Any) -> Tolerance:
-        """Returns the tolerance of a model of this many blocks.
+        """Returns the tolerance for a model with this many blocks whose weights are stored as `dtype`.
 
-        Weights as stored are the reference's, and the inputs of products are f16. With `same_weights`, the weights of
-        the reference are rounded to the format too. The squares of the blocks' rounding errors add up, so that the
-        tolerance grows with the square root of the number of blocks.
+        With `AS_STORED`, the weights are equal to the reference's, and the inputs of products are f16. `same_weights`:
+        the weights of the reference are rounded to the format too. The rounding errors of the blocks add up in squares,
+        so the tolerance grows with the square root of the number of blocks.
         """
         fmt = FORMATS["f16" if dtype == AS_STORED else dtype]
         lossy = fmt.quantised and not same_weights
@@ -78,7 +81,10 @@ class Tolerance:
         return cls(fmt.roundings * fmt.spacing * math.sqrt(OWN + blocks), greedy=not lossy, **others)
 
     def measure(self, ours: NDArray[Any], reference: NDArray[Any]) -> Measured:
-        """Compares two arrays `[tokens, values]`. Values that are not finite must be the same."""
+        """Measures how far `ours` is from `reference`, both `[tokens, values]`.
+
+        Values that are not finite must be the same in both arrays.
+        """
         ours, reference = ours.astype(np.float64), reference.astype(np.float64)
         same = (ours == reference) | (np.isnan(ours) & np.isnan(reference))
         finite = np.isfinite(reference)
@@ -101,7 +107,7 @@ class Tolerance:
         return Measured(relative, excess, (int(token), int(value)))
 
     def ties(self, logits: NDArray[Any], ours: int, reference: int) -> bool:
-        """True if the `logits` of two tokens are equal within the tolerance, so that either may be the greedy one."""
+        """True if the tokens `ours` and `reference` have equal logits within the tolerance, so either may win."""
         logits = logits.astype(np.float64)
         rms = math.sqrt(float(np.mean(logits**2)))
         return bool(abs(logits[ours] - logits[reference]) <= self.relative * rms)
@@ -117,7 +123,7 @@ class Tolerance:
 
 
 def kl_divergence(reference: NDArray[Any], ours: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns KL(reference || ours) of two arrays of logits `[T, vocab]`, in nats for each row."""
+    """Returns KL(reference || ours) in nats for each row of two arrays of logits `[T, vocab]`."""
     p, q = (x.astype(np.float64) - x.max(axis=1, keepdims=True) for x in (reference, ours))
     p -= np.log(np.exp(p).sum(axis=1, keepdims=True))
     q -= np.log(np.exp(q).sum(axis=1, keepdims=True))
@@ -129,5 +135,5 @@ def kl_divergence(reference: NDArray[Any], ours: NDArray[Any]) -> NDArray[np.flo
 
 
 def tokens_first(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns an activation as `[T, values]`; of `[heads, T, n]`, the heads of a token are concatenated."""
+    """Returns an activation as `[T, values]`; for an activation `[heads, T, n]`, concatenates the heads of a token."""
     return array if array.ndim == 2 else array.transpose(1, 0, 2).reshape(array.shape[1], -1)

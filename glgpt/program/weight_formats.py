@@ -1,4 +1,4 @@
-"""The format of each parameter's texture: one for all weights, or as stored in a file, with one for each tensor."""
+"""Describes the formats of parameters' textures: one for all weights, or one for each tensor, as stored in a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from glgpt.program.formats import AS_STORED, FORMATS
 
 @dataclass(frozen=True)
 class StoredFormats:
-    """The formats of textures that hold a file's numbers exactly: pairs of a parameter's name and its format.
+    """The formats of textures that hold the numbers of a file exactly.
 
-    `types` are the names of the file's own types of its matrices, the one with most values first. The inputs of
-    products are f16 as with quantised formats. If the weight of one product needs f32, all products are f32, since one
-    with f16 inputs would round that weight.
+    `formats` are pairs (name of a parameter, name of its format). `types` are the file's names for the types of its
+    matrices; the type with the most values comes first. `activations` is the format of the inputs of products: f16, as
+    with quantised formats, or f32 if the weight of any product needs f32, since a product with f16 inputs would round
+    that weight.
     """
 
     formats: tuple[tuple[str, str], ...]
@@ -23,7 +24,7 @@ class StoredFormats:
 
     @cached_property
     def by_name(self) -> dict[str, str]:
-        """Returns the format of each parameter."""
+        """Returns the name of the format of each parameter."""
         return dict(self.formats)
 
     def __str__(self) -> str:
@@ -34,5 +35,5 @@ WeightFormats = str | StoredFormats  # a str is a key of `FORMATS`
 
 
 def activations(formats: WeightFormats) -> str:
-    """Returns the format of the inputs of products."""
+    """Returns the name of the format in which the inputs of products are stored."""
     return formats.activations if isinstance(formats, StoredFormats) else FORMATS[formats].activations or formats

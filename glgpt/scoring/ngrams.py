@@ -1,8 +1,10 @@
-"""N-gram models of a training text, the baselines for a language model.
+"""Computes n-gram models of a training text, as baselines for a language model.
 
-Unigram counts have add-one smoothing. A bigram or trigram model mixes the tokens that followed its context with the
-model of the next shorter context, weighted by the number of different followers (Witten and Bell 1991):
-p(w | c) = (count(c w) + followers(c) p'(w)) / (count(c) + followers(c)). There is nothing to tune.
+Unigram counts have add-one smoothing. The context of a bigram is the previous token; the context of a trigram is the
+two previous tokens. After a context c, the probability of a token w mixes how often w followed c with p'(w), the
+probability of w in the model of the next shorter context (Witten and Bell 1991): p(w | c) = (count(c w) + followers(c)
+p'(w)) / (count(c) + followers(c)), where followers(c) is the number of different tokens that followed c. There is
+nothing to tune.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class _Followers:
-    """Counts how often each token followed a context: sorted keys `context * vocab + token` and their counts."""
+    """Counts how often each token followed each context: sorted `keys`, context * vocab + token, and their `counts`."""
 
     vocab: int
     keys: Keys
     counts: Keys
 
     def add(self, keys: Keys) -> None:
-        """Adds the keys of a part of the text."""
+        """Counts the keys of another part of the text."""
         found, counts = np.unique(keys, return_counts=True)
         self.keys, where = np.unique(np.concatenate([self.keys, found]), return_inverse=True)
         both = np.concatenate([self.counts, counts])
@@ -40,7 +42,7 @@ class _Followers:
         np.add.at(self.counts, where, both)
 
     def mixed(self, context: int, shorter: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the distribution after a context, `[vocab]`, given that after the shorter context."""
+        """Returns the distribution `[vocab]` after a context; `shorter` is that after the next shorter context."""
         begin, end = np.searchsorted(self.keys, (context * self.vocab, (context + 1) * self.vocab))
         if begin == end:
             return shorter
@@ -53,10 +55,11 @@ class _Followers:
 def baselines(
     train: Ids, vocab: int, ids: Ids, targets: NDArray[np.int64], progress: Progress | None = None
 ) -> dict[str, Predictions]:
-    """Returns by name what n-gram models of `train` predict for the tokens at positions `targets` of `ids`.
+    """Returns, by name, the predictions of n-gram models of `train` for the tokens at positions `targets` of `ids`.
 
-    The context is the text before a target, also beyond the start of the model's window. At the start of the text,
-    where the context is too short, the model of the shorter context predicts.
+    A target's context is always the tokens directly before it, even those before the window that the scored language
+    model reads. At the start of the text, where the context is too short, the n-gram model of the next shorter context
+    predicts.
     """
     before = [_context(ids, targets, vocab, size) for size in (1, 2)]
     followers = [_Followers(vocab, *(np.zeros(0, np.int64) for _ in range(2))) for _ in before]
@@ -90,7 +93,7 @@ def _predicted(
     base: NDArray[np.float64], followers: list[_Followers], before: list[Keys], targets: NDArray[np.int64]
 ) -> dict[str, Predictions]:
     found = {name: Predictions.empty(len(targets)) for name in NAMES}
-    order = np.lexsort((before[1], before[0]))  # compute each context's distribution once
+    order = np.lexsort((before[1], before[0]))  # equal contexts follow each other: each distribution is computed once
     last, p = [-2, -2], [base, base]
     favourite = float(base.max())
     for i in order:

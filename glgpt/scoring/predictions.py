@@ -1,4 +1,4 @@
-"""The predictions of a text's tokens, and the metrics computed from them."""
+"""Computes a model's predictions of the tokens of a text, and metrics of these predictions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of N targets, each field `[N]`: nats, rank, and the probability of the likeliest token.
+    """The predictions of N targets, which are the tokens to predict; each field has the shape `[N]`.
 
-    `nats` is the target's negative log probability. Tokens rank by probability, from 0 for the likeliest; equally
-    likely ones rank by id.
+    `nats` is -log of the target's probability. `ranks` is the target's rank by probability, from 0 for the likeliest
+    token; equally likely tokens rank by id. `confidence` is the probability of the likeliest token.
     """
 
     nats: NDArray[np.float64]
@@ -38,7 +38,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Figures:
-    """The metrics of a predictor. `bins` holds (mean confidence, accuracy, tokens) of each non-empty bin."""
+    """The metrics of a predictor. `bins` has (mean confidence, accuracy, tokens) of each non-empty confidence bin."""
 
     name: str
     nats_per_token: float
@@ -51,7 +51,7 @@ class Figures:
 
 
 def figures(name: str, found: Predictions, size: int) -> Figures:
-    """Returns the metrics of a predictor on targets of `size` bytes."""
+    """Returns the metrics of a predictor on targets that have `size` bytes in total."""
     count = len(found.nats)
     loss = float(found.nats.sum()) / count
     hit = found.ranks == 0
@@ -67,7 +67,7 @@ def figures(name: str, found: Predictions, size: int) -> Figures:
 
 
 def chance(vocab_size: int, count: int, size: int) -> Figures:
-    """Returns the metrics of a predictor for which all tokens are equally likely."""
+    """Returns the metrics of a predictor for which all tokens are equally likely; see `figures` for `size`."""
     loss = math.log(vocab_size)
     return Figures(
         "chance", loss, float(vocab_size), _bits(loss * count, size), 1 / vocab_size, min(1.0, 5 / vocab_size), None, ()
@@ -83,7 +83,11 @@ def _bits(nats: float, size: int) -> float:
 
 
 def targets_of(first: Sequence[int] | NDArray[Any], context: int) -> NDArray[np.int64]:
-    """Returns the text positions of the targets of windows of `context` tokens, `[len(first) * context]`."""
+    """Returns the positions of the targets of windows that start at the positions `first`.
+
+    The targets of a window are its tokens except the first, `context` of them. The result has `len(first) * context`
+    values.
+    """
     found: NDArray[np.int64] = (np.asarray(first, np.int64)[:, None] + np.arange(1, context + 1)).reshape(-1)
     return found
 
@@ -91,7 +95,10 @@ def targets_of(first: Sequence[int] | NDArray[Any], context: int) -> NDArray[np.
 def predict(
     model: LanguageModel, ids: Ids, first: Sequence[int] | NDArray[Any], context: int, progress: Progress | None = None
 ) -> Predictions:
-    """Returns the model's predictions for windows that start at `first`. Raises GlgptError as `logits` does."""
+    """Returns the model's predictions for windows of `context` + 1 tokens that start at the positions `first`.
+
+    Raises GlgptError as `LanguageModel.logits` does, and if a window exceeds the text.
+    """
     found = Predictions.empty(len(first) * context)
     for i, start in enumerate(map(int, first)):
         window = np.asarray(ids[start : start + context + 1], np.int64)
@@ -105,7 +112,7 @@ def predict(
 
 
 def predict_logits(logits: NDArray[np.float32], targets: NDArray[np.int64], into: Predictions, rows: slice) -> None:
-    """Writes the predictions by logits `[T, vocab]` for `targets` `[T]` to `rows` of `into`."""
+    """Computes the predictions of `targets` `[T]` from logits `[T, vocab]`; writes them to `rows` of `into`."""
     own = np.take_along_axis(logits, targets[:, None], axis=1)
     greater = (logits > own).sum(axis=1)
     equal_before = ((logits == own) & (np.arange(logits.shape[1]) < targets[:, None])).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Measures what a model's text copies from its training text: words, and runs of characters."""
+"""Measures how much a model's generated text copies from the training text: words, and runs of characters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ MIN_COPY_CHARACTERS = 20  # minimum length in characters of a copied run
 
 @dataclass(frozen=True)
 class Copies:
-    """The parts of a sample that the training text contains: words, the longest run, runs of `MIN_COPY_CHARACTERS`.
+    """Records how much of a sample, which is a text that a model generated, occurs in the training text.
 
-    `known_words` and `copied_runs` are shares from 0 to 1, or None if the sample has no word or no such run.
-    `longest_copy` is in characters.
+    `known_words` is the share (0 to 1) of the sample's words that occur there; None if the sample has no words.
+    `longest_copy` is the length of the longest run of characters that occurs there. `copied_runs` is the share (0 to 1)
+    of all runs of `MIN_COPY_CHARACTERS` characters in the sample that occur there; None if the sample is shorter.
     """
 
     known_words: float | None
@@ -28,13 +29,13 @@ def words(text: str) -> list[str]:
 
 
 def copies(sample: str, training: Iterable[str]) -> Copies:
-    """Compares a sample with a training text in pieces. A piece must not end inside a word."""
+    """Compares a sample with a training text, given in pieces. A piece must not end inside a word."""
     automaton, known = _Automaton(sample), set[str]()
     for piece in training:
         known.update(words(piece))
         automaton.read(piece)
     found, longest = words(sample), automaton.longest()
-    runs = longest[MIN_COPY_CHARACTERS - 1 :]  # by the last character of each run
+    runs = longest[MIN_COPY_CHARACTERS - 1 :]  # by the last character of each run of MIN_COPY_CHARACTERS
     return Copies(
         sum(word in known for word in found) / len(found) if found else None,
         max(longest, default=0),
@@ -43,13 +44,13 @@ def copies(sample: str, training: Iterable[str]) -> Copies:
 
 
 class _Automaton:
-    """The suffix automaton of a sample (Blumer et al. 1985). It finds the substrings that a text shares."""
+    """Finds the substrings that a text shares with a sample: the sample's suffix automaton (Blumer et al. 1985)."""
 
     def __init__(self, sample: str) -> None:
         self.next: list[dict[str, int]] = [{}]
         self.link, self.length, self.best = [-1], [0], [0]
-        self.ends: list[int] = []  # the state of each prefix
-        self.state = self.matched = 0  # while reading
+        self.ends: list[int] = []  # the state of each prefix of the sample
+        self.state = self.matched = 0  # state and length of the current match while reading
         for char in sample:
             self._append(char)
 
@@ -80,7 +81,7 @@ class _Automaton:
             last = self.link[last]
 
     def read(self, text: str) -> None:
-        """Reads the next piece of the text. Records for each state the longest of its substrings found in the text."""
+        """Reads the next piece of the text. Records the length of each state's longest substring found in the text."""
         following, link, length, best = self.next, self.link, self.length, self.best
         state, matched = self.state, self.matched
         for char in text:

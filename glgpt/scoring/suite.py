@@ -28,7 +28,7 @@ from glgpt.training.run_folder import RECORD
 
 MAX_TOKENS = 8192  # maximum scored tokens of a text, in windows spread evenly over it
 EMBEDDED_TOKENS = 2048  # maximum tokens on which the embedded model is scored, within the first HEAD characters
-HEAD = 1 << 16
+HEAD = 1 << 16  # characters
 WRITTEN = 512  # tokens in the model's sample
 TEMPERATURE = 0.8
 Progress = Callable[[str, int, int], None]  # current task, done, total
@@ -36,7 +36,7 @@ Progress = Callable[[str, int, int], None]  # current task, done, total
 
 @dataclass(frozen=True)
 class Score:
-    """The metrics of each predictor on held-back text, the model first, and the sample that the model wrote."""
+    """The metrics of each predictor on held-back text, those of the model first, and a sample that the model wrote."""
 
     model: str
     window: int
@@ -61,7 +61,10 @@ class Texts:
 
 
 def texts_of_run(folder: Path) -> Texts:
-    """Returns the two parts of a run's text. Raises FileError if the folder is not a run or the run has no files."""
+    """Returns the training text and the held-back text of a run.
+
+    Raises FileError if the folder is not a run, the run was not trained on files, or it has no held-back text.
+    """
     if not (folder / RECORD).is_file():
         raise FileError(f"{quoted(folder, 300)} is not a training run: it has no {RECORD}; give a text and --model")
     record = validated(Record, read_text(folder / RECORD), f"{quoted(folder / RECORD, 300)} is damaged")
@@ -81,10 +84,11 @@ def score(
     embedded: LanguageModel | None = None,
     progress: Progress | None = None,
 ) -> Score:
-    """Scores a model, and for comparison chance, n-gram models of the training text, and `embedded`.
+    """Scores a model and, for comparison, chance, n-gram models of the training text, and `embedded`.
 
     Scores at most `tokens` tokens (0: all), in windows of `LanguageModel.context` tokens spread evenly over the text.
-    Raises GlgptError if the model has no tokenizer, or the text is shorter than a window.
+    Chance predicts all tokens as equally likely; `embedded` is the small model that is part of glgpt (None: not
+    scored). Raises GlgptError if the model has no tokenizer, or the text is shorter than a window.
     """
     report = progress or (lambda *_: None)
     tokenizer = tokenizer_of(model)
@@ -137,7 +141,7 @@ def _part(report: Progress, what: str) -> Callable[[int, int], None]:
 
 
 def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | None:
-    """Scores the embedded model on the text's beginning. It has its own tokens, so compare only bits per byte."""
+    """Scores the embedded model on the text's beginning. The two models' tokens differ: compare only bits per byte."""
     tokenizer, head = tokenizer_of(model), ""
     for piece, _ in text.pieces():
         head += piece
@@ -153,7 +157,7 @@ def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | N
 
 
 def write(model: LanguageModel, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
-    """Generates a sample, the same each time. When the context is full, continues from its second half."""
+    """Generates a sample, the same each time. When the context is full, continues from the context's later half."""
     tokenizer, context = tokenizer_of(model), model.context
     try:
         ids = tokenizer.encode("\n")
@@ -197,7 +201,7 @@ COLUMNS = ("predictor", "nats_per_token", "perplexity", "bits_per_byte", "top_1"
 
 
 def as_csv(found: Score) -> str:
-    """Returns the score as CSV: one line per predictor. The sample's and the task's metrics are in the model's line."""
+    """Returns the score as CSV, a line per predictor; the model's line also has the metrics of sample and task."""
     own = {}
     if found.copies:
         own = asdict(found.copies)
@@ -226,7 +230,7 @@ def render(found: Score) -> str:
         )
     if c := found.copies:
         lines.append(
-            f"its text: {_share(c.known_words)} of the words are known, the longest copied run has {c.longest_copy} "
+            f"sample: {_share(c.known_words)} of the words are known, the longest copied run has {c.longest_copy} "
             f"characters, {_share(c.copied_runs)} of runs of 20 characters are copies"
         )
     if t := found.task:

@@ -1,4 +1,4 @@
-"""Scores toy tasks: texts with lines `question=answer`, where each answer is either right or wrong."""
+"""Scores toy tasks: texts of lines `question=answer`, where each answer is either correct or wrong."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 LINE = re.compile(r"([^=\n]+=)([^=\n]+)")
-SEEN = 200  # number of first lines that decide whether a text is a task
+SEEN = 200  # a text is a task if its first 200 lines have this form
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The share of right answers, in total and by the answer's character, for questions that the training text lacks.
+    """The share of correct answers among the questions that do not occur in the training text.
 
-    An answer is right if each of its tokens, and the line's end, is the likeliest one, as in greedy generation.
+    `lines` is the number of scored lines, and `exact_match` is the share of lines with a correct answer. An answer is
+    correct if each of its tokens, the end of the line included, is the likeliest token, as in greedy generation.
+    `by_position[i]` is the share of correctly predicted tokens among those that start at character i of an answer.
     """
 
     lines: int
@@ -26,25 +28,25 @@ class Answers:
 
 
 def is_task(text: str) -> bool:
-    """True if all first lines of a text have the form `question=answer`."""
+    """True if all of a text's first `SEEN` lines have the form `question=answer`."""
     lines = text.split("\n")[: SEEN + 1][:-1]
     return bool(lines) and all(LINE.fullmatch(line) for line in lines)
 
 
 def questions(text: Iterable[str]) -> set[str]:
-    """Returns the questions of a text. Each piece of it must end at the end of a line."""
+    """Returns the questions of a text that is given in pieces. Each piece must end at the end of a line."""
     lines = (LINE.fullmatch(line) for piece in text for line in piece.split("\n"))
     return {match[1] for match in lines if match}
 
 
 def answers(windows: Iterable[tuple[list[bytes], NDArray[np.bool_]]], seen: set[str]) -> Answers | None:
-    """Scores the lines that lie completely within a window. Returns None if there are none.
+    """Scores the lines that lie completely within a window, except those whose question is in `seen`.
 
-    A window holds the bytes of its tokens `[context + 1]`, and for each but the first whether it was predicted right
-    `[context]`.
+    A window is a pair: the bytes of each of its `context` + 1 tokens, and an array of `context` values that are True
+    for each token after the first that was predicted correctly. Returns None if no line can be scored.
     """
     lines, right = 0, 0
-    positions: list[list[int]] = []  # [predicted right, predicted] by character
+    positions: list[list[int]] = []  # [predicted correctly, predicted] by character
     for number, (tokens, hits) in enumerate(windows):
         ends = np.cumsum([len(token) for token in tokens])
         text = b"".join(tokens)

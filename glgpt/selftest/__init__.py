@@ -1,1 +1,4 @@
-"""The self-test of a device: every op against recorded reference values."""
+"""Tests a device: draws every op and compares its results with recorded reference values.
+
+`report.run` is the entry point; `suite` reads the recorded cases, `draw` draws them, and `speed` measures the device.
+"""

@@ -1,4 +1,4 @@
-"""Draws the cases of the self-test on a device."""
+"""Draws the cases of the self-test on a device. A case is an op of `glgpt.ops` with given inputs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ Texels = NDArray[np.float32 | np.uint32]
 class Result:
     """The result of a case: `status` is "passed", "failed" or "skipped", with the reason in `problem`.
 
-    `error` is the error with the largest share of what is allowed there, `excess` that share. `first_ms` is
-    the time of the first draw, with compiling. `same`: the second draw gave equal bits.
+    `error`, `allowed` and `excess` (`error` / `allowed`) are those of the value with the largest excess; `output` is
+    the name of the output that holds this value. `first_ms` is the time of the first draw in milliseconds, including
+    compiling. `same` is True if both draws gave equal bits.
     """
 
     case: Case
@@ -44,7 +45,7 @@ def draw_all(
 ) -> list[Result]:
     """Draws every case. `progress` is called with (cases drawn, all cases)."""
     found = []
-    with ExitStack() as players:  # they stay open, so that cases with the same shaders share them
+    with ExitStack() as players:  # players stay open, so that later cases share their compiled shaders
         for i, case in enumerate(cases, 1):
             found.append(draw(device, options, case, players))
             if progress:
@@ -53,7 +54,7 @@ def draw_all(
 
 
 def draw(device: Device, options: Options, case: Case, players: ExitStack) -> Result:
-    """Draws a case twice and compares its results with the expected values and with each other."""
+    """Draws a case twice; compares the first result with the expected values, and both results with each other."""
     if case.targets > device.limits.max_draw_buffers:
         return Result(case, "skipped", f"needs {case.targets} targets in a pass")
     try:
@@ -91,6 +92,6 @@ def _played(player: Player, case: Case) -> list[Texels]:
 
 
 def groups(results: list[Result]) -> Iterator[tuple[str, list[Result]]]:
-    """Yields (format, its results) in the order of the suite."""
+    """Yields (format, results of the cases in this format), in the order of the suite."""
     for name in dict.fromkeys(result.case.format for result in results):
         yield name, [result for result in results if result.case.format == name]

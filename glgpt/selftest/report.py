@@ -15,13 +15,13 @@ from glgpt.selftest.speed import measure, speed_json
 from glgpt.selftest.suite import SCHEMA, Case, cases, read_document, shortened, sources
 from glgpt.tuning.kernel_selection import DeviceSettings
 
-MAX_FAILURES = 40  # listed in a report
-MAX_TEXT = 240  # characters of a problem
+MAX_FAILURES = 40  # maximum failures that a report lists
+MAX_TEXT = 240  # maximum characters of a problem
 Json = dict[str, Any]
 
 
 def document() -> Json:
-    """Returns the suite with the programs that are timed, as the page gets it."""
+    """Returns the suite with the programs to time, as the web page loads it."""
     found = read_document()
     speed, shaders = speed_json()
     shaders = found["shaders"] | {key: shortened(text) for key, text in shaders.items()}
@@ -34,9 +34,9 @@ def run(
     progress: Callable[[int, int], None] | None = None,
     suite: Json | None = None,
 ) -> Json:
-    """Runs the self-test on a device and returns its report; `ops`: only these.
+    """Runs the self-test on a device and returns its report. If `ops` are given, runs only their cases.
 
-    Raises GlgptError if the device does not open or the suite has no case of an op.
+    Raises GlgptError if the device does not open, or if the suite has no case of one of `ops`.
     """
     begun = time.perf_counter()
     suite = suite or document()
@@ -65,7 +65,7 @@ def _chosen(found: list[Case], ops: Sequence[str]) -> list[Case]:
 
 
 def summary(results: list[Result]) -> Json:
-    """Returns the counts of results, those of each format, and the failures."""
+    """Returns the counts of results in total and by format, the failures, the properties and first-draw times."""
     tests = [result for result in results if not result.case.property]
     failed = [result for result in tests if result.status == "failed"]
     return {
@@ -87,7 +87,7 @@ def summary(results: list[Result]) -> Json:
 
 
 def _format(found: list[Result]) -> Json:
-    """Returns how many cases of a format passed, and the case that comes nearest to its limit."""
+    """Returns how many cases of a format passed, and the case with the largest share of its allowed error."""
     drawn = [result for result in found if result.status != "skipped"]
     closest: Json | None = None
     if drawn:

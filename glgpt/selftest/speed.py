@@ -1,4 +1,4 @@
-"""Measures the speed of a device: a product of many rows, and a token of a small model whose weights are zero."""
+"""Measures the speed of a device: a matrix product of 64 rows, and a token of a small model whose weights are zero."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from glgpt.selftest.suite import ENTRY, passes_json, program_from, whole
 
 ROWS, INNER, COLS = 64, 768, 1536
 SIZES = (8192, 64, 256, 6, 4)  # vocabulary, context, width, blocks, heads
-FOUR = Limits(max_draw_buffers=4)  # of every WebGL2 device
-MEASURED_S = 0.5  # least seconds of one measurement
+FOUR = Limits(max_draw_buffers=4)  # the minimum of WebGL2
+MEASURED_S = 0.5  # approximate seconds of one measurement, for all repeats together
 REPEATS = 3
 
 
 def speed_json() -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Returns the programs that are timed, as the suite has its cases, and their shaders."""
+    """Returns the programs to time, in the form of the suite's cases, and their shaders."""
     rec = Recorder(FOUR)
     with rec.entry(ENTRY):
         x = rec.fixed("x", Layout(ROWS, INNER, (4, 1)), "weight")
@@ -39,7 +39,7 @@ def speed_json() -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 
 def measure(device: Device, options: Options, document: dict[str, Any]) -> dict[str, float]:
-    """Returns the speed of a product in GFLOP/s and the milliseconds of a token."""
+    """Returns the speed of the product in GFLOP/s, and the time of a token in milliseconds."""
     found, shaders = {}, whole(document)
     for each in document["speed"]:
         program = program_from(each, shaders, document["scalars"])
@@ -52,7 +52,7 @@ def measure(device: Device, options: Options, document: dict[str, Any]) -> dict[
 
 
 def _seconds(device: Device, options: Options, program: Program, scalars: dict[str, float]) -> float:
-    """Returns the median time of a play."""
+    """Returns the median time in seconds of playing the program's entry once."""
     with Player(device, program, options) as player:
         for name in player.program.textures:
             player.clear(name)

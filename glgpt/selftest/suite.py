@@ -28,13 +28,13 @@ SCHEMA = 1
 SUITE = Path(__file__).with_name("suite.json.gz")
 ENTRY = "test"
 REFERENCE = re.compile(r"^@(\S+)$", re.MULTILINE)
-MIN_SHARED = 60  # characters of a file that is worth a reference
-STEP = 8  # arrays of kind "e" hold multiples of 1/8
+MIN_SHARED = 60  # minimum characters of a file to refer to; the text of shorter files stays in the shaders
+STEP = 8  # arrays of kind "e" are int8, in multiples of 1/8
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected values of a texture in the order of its texels; NaN where any value is right.
+    """The expected values of a texture in the order of its texels; NaN accepts any value.
 
     A value may be off by `atol + rtol * |expected|`.
     """
@@ -47,7 +47,7 @@ class Expected:
     rtol: float
 
     def errors(self, texels: Array) -> tuple[float, float, float]:
-        """Compares texels; returns (greatest error, what is allowed there, the largest error / allowed)."""
+        """Compares texels; returns (error, allowed, error / allowed) of the value with the largest error / allowed."""
         ours = FORMATS[self.dtype].unpack(texels).ravel().astype(np.float64)
         wanted = self.values.astype(np.float64)
         counts = ~np.isnan(wanted)
@@ -62,9 +62,10 @@ class Expected:
 
 @dataclass(frozen=True)
 class Case:
-    """An op with given inputs. `targets`: how many textures a pass writes at once.
+    """An op with given inputs. `targets` is the maximum number of textures that a pass writes at once.
 
-    A case with a `property` shows what a device does, which is not an error: "denormals" are numbers below 2^-126.
+    A case with a `property` shows what a device does and is never counted as a failure: "denormals" shows whether the
+    device keeps numbers below 2^-126.
     """
 
     op: str
@@ -85,7 +86,7 @@ def read_document() -> dict[str, Any]:
 
 
 def shortened(text: str) -> str:
-    """Returns a shader with references to the files of `glsl/` that it consists of."""
+    """Returns the text of a shader, in which a reference replaces the text of each file of `glsl/`."""
     for name, source in _files():
         if source in text:
             text = text.replace(source, f"@{name}")
@@ -94,7 +95,7 @@ def shortened(text: str) -> str:
 
 @functools.cache
 def _files() -> list[tuple[str, str]]:
-    """Returns the long files of `glsl/`, the longest first."""
+    """Returns the files of `glsl/` with at least `MIN_SHARED` characters, the longest first."""
     files = {name: shader_source(name) for name in ["tensor.glsl", *shader_files()]}
     long = [(name, text) for name, text in files.items() if len(text) >= MIN_SHARED]
     return sorted(long, key=lambda file: -len(file[1]))
@@ -107,7 +108,7 @@ def sources(shaders: dict[str, str]) -> dict[str, str]:
 
 
 def whole(document: dict[str, Any]) -> dict[str, str]:
-    """Returns the complete shaders of a document."""
+    """Returns the shaders of a document, with each reference replaced by the text of its file."""
     files = document["sources"]
     return {key: REFERENCE.sub(lambda found: files[found[1]], text) for key, text in document["shaders"].items()}
 
@@ -119,7 +120,7 @@ def cases(document: dict[str, Any]) -> list[Case]:
 
 
 def passes_json(program: Program, entry: str) -> dict[str, Any]:
-    """Returns the textures and passes of an entry as a document has them."""
+    """Returns the textures and passes of an entry, in the form that a case has in a document."""
     played = program.entries[entry]
     used = {name for p in played.passes for name in (*dict(p.inputs).values(), *(name for name, _ in p.outputs))}
     textures = [t for t in program.textures.values() if t.name in used]
@@ -135,7 +136,7 @@ def passes_json(program: Program, entry: str) -> dict[str, Any]:
 
 
 def program_from(each: dict[str, Any], shaders: dict[str, str], scalars: dict[str, str]) -> Program:
-    """Returns a program whose only entry has these textures and passes."""
+    """Returns a program with a single entry, which has the textures and passes of `each` (see `passes_json`)."""
     textures = {t[0]: Texture(*t) for t in each["textures"]}
     passes = tuple(
         Pass(

@@ -13,13 +13,17 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 J = TypeVar("J")
-LINGER_SHARE = 0.25  # share of the last batch's time that the next batch waits for the same sessions
-MAX_LINGER_S = 0.02  # maximum seconds of that wait
+# The next batch waits for the last batch's sessions: at most this share of the last batch's time, and at most 20 ms.
+LINGER_SHARE = 0.25
+MAX_LINGER_S = 0.02
 
 
 @dataclass(eq=False)
 class _Task(Generic[J]):
-    """A queued function, or a job that can be batched with others of its `kind`; `whose` is its session."""
+    """A queued function `work`, or a `job` that can be batched with others of the same `kind`.
+
+    `whose` is the session of a job.
+    """
 
     work: Callable[[], Any] | None = None
     job: J | None = None
@@ -33,14 +37,14 @@ class _Task(Generic[J]):
 class BatchingExecutor(Generic[J]):
     """A single-threaded executor that batches compatible jobs and shares its time fairly among clients.
 
-    A client's jobs run in the order in which they were submitted. Of several clients, the one that has used the least
-    time runs next (start-time fair queueing, Goyal et al. 1996): a client that submits many long jobs delays the others
-    by one of these, not by all. Urgent work runs before everything else.
+    A client's jobs run in the order in which they were submitted. If several clients have jobs, a job of the client
+    that has used the least time runs next (start-time fair queueing, Goyal et al. 1996). So a client that submits many
+    long jobs delays other clients by one of these jobs, not by all. Urgent work runs before everything else.
 
-    A job runs in a batch with waiting jobs of the same kind: up to `most()` jobs of different sessions, one of each
-    client before a second one of any. `together` runs the batch and returns a result or an exception for each job. If
-    nothing else waits, the executor waits briefly for the sessions of the last batch, so that sessions batched before
-    can be batched again.
+    A job runs in a batch with waiting jobs of the same kind: up to `most()` jobs of different sessions. One job of each
+    client is chosen before a second job of any client. `together` runs the batch and returns a result or an exception
+    for each job. If no other work is queued, the executor waits briefly for jobs of the last batch's sessions, so that
+    these sessions can be batched again.
     """
 
     def __init__(self, name: str, together: Callable[[Sequence[J]], Sequence[Any]], most: Callable[[], int]) -> None:
@@ -50,8 +54,9 @@ class BatchingExecutor(Generic[J]):
         self._closed = False
         self._company: frozenset[Hashable] = frozenset()  # the sessions of the last batch
         self._took = 0.0  # seconds that the last batch took
-        self._used: dict[Hashable, float] = {}  # used seconds by client; those of idle clients are raised to `_floor`
-        self._floor = 0.0  # seconds that the last client had used before its job
+        # Seconds used, by client. Raised to `_floor` when a client without queued jobs submits one
+        self._used: dict[Hashable, float] = {}
+        self._floor = 0.0  # the largest `_used` that any client had when a job of that client started
         self._thread = threading.Thread(target=self._run, name=name)
         self._thread.start()
 
@@ -80,7 +85,7 @@ class BatchingExecutor(Generic[J]):
     def _add(self, task: _Task[J]) -> Future[Any]:
         with self._change:
             if self._closed:
-                raise RuntimeError("this thread has ended")
+                raise RuntimeError("this executor is closed")
             if all(other.client != task.client for other in self._queue):
                 self._used[task.client] = max(self._used.get(task.client, 0.0), self._floor)
             self._queue.append(task)
@@ -105,7 +110,7 @@ class BatchingExecutor(Generic[J]):
             results = self._together([task.job for task in tasks if task.job is not None])
             if len(results) != len(tasks):  # otherwise zip would raise, end the thread and leave all callers waiting
                 raise RuntimeError(f"{len(tasks)} jobs gave {len(results)} results")
-        except BaseException as error:  # the callers must receive it, and the thread must go on
+        except BaseException as error:  # the callers must receive the error, and the thread must continue
             results = [error] * len(tasks)
         self._took = time.perf_counter() - begun
         self._company = frozenset(task.whose for task in tasks)
@@ -116,7 +121,10 @@ class BatchingExecutor(Generic[J]):
                 task.done.set_result(result)
 
     def _charge(self, tasks: Sequence[_Task[J]], seconds: float) -> None:
-        """Charges a batch's time to its clients in equal shares, and forgets idle clients."""
+        """Adds an equal share of the time to what each task's client has used.
+
+        Removes the counts of clients that have nothing queued and are not above `_floor`.
+        """
         with self._change:
             waiting = {task.client for task in self._queue}
             for task in tasks:
@@ -124,7 +132,7 @@ class BatchingExecutor(Generic[J]):
             self._used = {c: used for c, used in self._used.items() if c in waiting or used > self._floor}
 
     def _next(self) -> list[_Task[J]]:
-        """Waits for and returns the next work or batch of jobs; empty once closed and the queue is empty."""
+        """Waits for tasks. Returns a function or a batch of jobs, or [] after `close`, when the queue is empty."""
         with self._change:
             self._change.wait_for(lambda: self._queue or self._closed)
             if not self._queue:
@@ -147,7 +155,10 @@ class BatchingExecutor(Generic[J]):
             return list(chosen.values())
 
     def _in_rounds(self, first: _Task[J]) -> list[_Task[J]]:
-        """Returns the jobs of the same kind: one of each client, then a second one of each, and so on."""
+        """Returns the queued jobs that may run with `first`: one of each client, then a second one of each, and so on.
+
+        `first` counts as the first job of its client.
+        """
         rounds: dict[Hashable, int] = defaultdict(int, {first.client: 1})
         found = []
         for task in self._queue:
@@ -157,7 +168,7 @@ class BatchingExecutor(Generic[J]):
         return [task for _, task in sorted(found, key=lambda each: each[0])]
 
     def _expects(self, first: _Task[J]) -> bool:
-        """True if a session of the last batch may submit a job soon, and nothing else waits."""
+        """True if a session of the last batch can still join the batch of `first`, and no incompatible task waits."""
         if self._closed or any(task.job is None or task.kind != first.kind for task in self._queue):
             return False
         here = {first.whose, *(task.whose for task in self._queue)}

@@ -1,8 +1,8 @@
-"""Everything that depends on Ray (`glgpt[cluster]`): each range of blocks is a Ray Serve deployment with replicas.
+"""Contains everything that depends on Ray (`glgpt[cluster]`): each range of blocks is a Ray Serve deployment.
 
-The WebSocket application runs where the command was started, on a chain of deployments instead of an engine. A
-session's steps go to the replica that holds its caches, which a consistent hash of the session's key selects. If
-another replica must take over, it reports that it lacks the session's rows, and the client feeds its text again.
+The WebSocket application runs where the command was started, and uses a chain of deployments instead of one engine. A
+consistent hash of a session's key selects the replica that holds the session's caches. If another replica must take
+over, that replica reports that it lacks the session's rows, and the client sends its text again.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from glgpt.wire.messages import (
 )
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-MAX_RUNNING_STEPS = 1000  # maximum concurrent steps of a replica, which has its own queue
-REPLICA = {"num_cpus": 0.1}  # resources that Ray reserves per replica; GL uses whatever the node has
+MAX_RUNNING_STEPS = 1000  # maximum number of steps that Ray passes to a replica at once; the replica queues them
+REPLICA = {"num_cpus": 0.1}  # resources that Ray reserves per replica; it does not reserve OpenGL devices
 START_TIMEOUT_S = 600.0  # seconds within which the replicas must have loaded
 
-Sent = tuple[str, str, bytes]  # code, message, answer: Ray cannot transport this package's exceptions
+Sent = tuple[str, str, bytes]  # error code, error message, answer: Ray cannot transport this package's exceptions
 
 
 class Replica:
-    """A stage in a separate process: an engine whose session keys the `RayEngine` assigns."""
+    """Runs a stage (a range of blocks) in a separate process. The `RayEngine` assigns the keys of the sessions."""
 
     def __init__(self, name: str, part: str, dtype: str, options: dict[str, Any]) -> None:
         self.engine = Engine(name, part, dtype, **options)
@@ -69,7 +69,7 @@ class Replica:
         self._most = 4 * self.engine.most
 
     def about(self) -> tuple[dict[str, int], tuple[int, ...]]:
-        """Returns the stage's texture memory in bytes and its chunk sizes."""
+        """Returns the stage's texture memory in bytes, and its chunk sizes (how many rows one pass can run)."""
         return self.engine.takes(), tuple(self.engine.sizes)
 
     def _session(self, key: str) -> Session:
@@ -81,7 +81,7 @@ class Replica:
         return session
 
     async def step(self, key: str, step: bytes, wire: str, client: str) -> Sent:
-        """Runs a step. Step and answer are messages of the wire protocol."""
+        """Runs `step`, a message of the wire protocol. The answer in the result is such a message, too."""
         message, payload = decode_request(step)
         assert isinstance(message, Step), "the RayEngine sends only steps here"
         session = self._session(key)
@@ -99,7 +99,7 @@ class Replica:
             return BAD, str(error), b""
 
     async def look(self, look: bytes, wire: str, client: str) -> Sent:
-        """Answers a look, an inspection request."""
+        """Answers a look, which is a request for activations."""
         message, payload = decode_request(look)
         assert isinstance(message, Look), "the RayEngine sends only looks here"
         try:
@@ -110,7 +110,7 @@ class Replica:
 
 
 def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
-    """Splits the part into `stages` ranges of about equal size. Raises ArgumentError if there are too few blocks."""
+    """Splits a part into `stages` ranges of about equal size. Raises ArgumentError if the part has fewer blocks."""
     count = len(part.blocks)
     if not 1 <= stages <= count:
         raise ArgumentError(f"--stages {stages} is out of range: {part} has {count} blocks")
@@ -121,9 +121,9 @@ def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
 class RayEngine(EngineBase):
     """Runs the sessions of a part whose ranges of blocks are Ray Serve deployments.
 
-    Joins the cluster at RAY_ADDRESS, or starts one on this machine. `options` are those of `Engine`; every node must
-    find the model under the same name. Raises GlgptError if the model cannot be loaded, the cluster is unreachable, or
-    the replicas do not start.
+    There are `stages` ranges, and `replicas` processes for each. Joins the cluster at RAY_ADDRESS, or starts one on
+    this machine. `options` are those of `Engine`; every node must find the model under the same name. Raises GlgptError
+    if the model cannot be loaded, the cluster is unreachable, or the replicas do not start.
     """
 
     def __init__(
@@ -183,11 +183,11 @@ class RayEngine(EngineBase):
             self._handles.append(serve.run(bound, name=f"{self._application}-{i}", route_prefix=None))
 
     def takes(self) -> dict[str, int]:
-        """Returns the texture memory in bytes of one replica of every stage, summed over the stages."""
+        """Returns texture memory in bytes, by name: the sum over the stages, with one replica of each stage."""
         return self._takes
 
     async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
-        """Returns the session with this key, or a new one. Raises GlgptError unless `part` is the whole chain's."""
+        """Returns the session with this key, or a new one. Raises GlgptError if `part` is not the engine's part."""
         wanted = Part.parse(part, self.config) if part else self.part
         if wanted != self.part:
             raise GlgptError(f"this server holds {self.part} and not {wanted}")
@@ -205,7 +205,7 @@ class RayEngine(EngineBase):
         if step.pos > session.held:
             raise LapsedError(ORDER, f"a step starts at row {step.pos}, but the session holds {session.held} rows")
         begun = time.perf_counter()
-        session.held = step.pos  # stays if a stage fails
+        session.held = step.pos  # stays at `pos` if a stage fails
         said: Said | None = None
         for i, handle in enumerate(self._handles):
             last = i == len(self._handles) - 1
@@ -227,7 +227,7 @@ class RayEngine(EngineBase):
         return session.reply
 
     async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
-        """Answers a request for activations. Each stage returns those of its blocks."""
+        """Answers a request for activations. Each stage returns the activations of its blocks."""
         arrays: list[tuple[str, list[int]]] = []
         values, begun = b"", time.perf_counter()
         look_bytes(look_, part, self.config)  # raises if the look cannot be answered
@@ -253,7 +253,7 @@ class RayEngine(EngineBase):
 
     @staticmethod
     async def _call(method: Any, *arguments: Any) -> Sent:
-        """Calls a replica. Raises LapsedError if it is lost; the session then restarts on another replica."""
+        """Calls a replica. Raises LapsedError if the replica is lost; the session then restarts on another one."""
         try:
             found: Sent = await method.remote(*arguments)
             return found
@@ -281,7 +281,7 @@ def _packed(x: Any) -> bytes:
 
 
 def _hint(ask: Ask | None) -> Ask | None:
-    """Returns the part of an `Ask` that a stage without the head needs: the guesses."""
+    """Returns an `Ask` with the guesses only, or None without guesses: stages without the head need nothing else."""
     return Ask(guesses=ask.guesses) if ask and ask.guesses else None
 
 
@@ -296,9 +296,9 @@ def _taken(sent: Sent) -> bytes:
 
 @contextlib.contextmanager
 def _signals_kept(hold: bool = False) -> Iterator[None]:
-    """Restores the signal handlers, which Ray replaces. With `hold`, also blocks the signals within the context.
+    """Restores the signal handlers at the end of the context, because Ray replaces them.
 
-    Processes that are started within such a context would inherit the blocked signals.
+    With `hold`, also blocks the signals within the context. Start no processes then: they would inherit the block.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in NUMBERS if here}

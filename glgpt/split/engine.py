@@ -1,4 +1,4 @@
-"""Runs a part of a model in a separate thread, in which its GL context is current."""
+"""Runs a part (a range of blocks) of a model in a separate thread, in which the GL context is current."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ from glgpt.wire import hidden
 from glgpt.wire.messages import Look, Looked, Step, Stepped, encode
 
 T = TypeVar("T")
-MAX_IDLE_PARTS = 4  # maximum unused sub-parts that stay loaded
-MAX_PARTS = 16  # maximum loaded sub-parts, including those in use
-MAX_CAPTURE_BYTES = 256 << 20  # maximum bytes of an answer to a look, including its logits or hidden states
+# A client may use a sub-part, which has fewer blocks than the part that the server holds.
+MAX_IDLE_PARTS = 4  # unused sub-parts are unloaded while more sub-parts than this are loaded
+MAX_PARTS = 16  # maximum number of loaded sub-parts
+# Maximum bytes of an answer to a look (a request for activations), including the logits or hidden states
+MAX_CAPTURE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +47,14 @@ class ServedPart:
     captures: Captures
 
     def close(self) -> None:
-        """Releases its GL objects."""
+        """Releases the part's GL objects."""
         self.captures.close()
         self.stage.close()
 
 
 @dataclass(frozen=True, eq=False)
 class StepRequest:
-    """A step of a session: its rows `x`, the wire format of hidden states, the time of arrival and the client."""
+    """A step of a session. `x` are its rows, `wire` is the format of hidden states, `came` is the time of arrival."""
 
     session: Session
     step: Step
@@ -95,11 +97,11 @@ class EngineBase(ABC):
     part: Part
     dtype: str
     sizes: Sequence[int]
-    most: int  # maximum sessions with caches
+    most: int  # maximum number of sessions with caches
 
     @abstractmethod
     def takes(self) -> dict[str, int]:
-        """Returns the texture memory in bytes of the model, of each session, and shared by several sessions."""
+        """Returns texture memory in bytes, by name: of the model, of each session, of caches that sessions share."""
 
     @abstractmethod
     def close(self) -> None:
@@ -111,7 +113,10 @@ class EngineBase(ABC):
 
     @abstractmethod
     async def step(self, request: StepRequest) -> bytes:
-        """Returns the answer to a step, as a message. Raises GlgptError and `LapsedError`."""
+        """Returns the answer to a step, as a message.
+
+        Raises GlgptError for an invalid step, and `LapsedError` if the session must be restarted.
+        """
 
     @abstractmethod
     async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
@@ -124,7 +129,7 @@ class EngineBase(ABC):
         return 4 * (self.config.vocab_size if part.head else message.n * self.config.n_embd)
 
     def describe(self, part: Part | None = None) -> dict[str, Any]:
-        """Returns what a client must know about this part (None: the whole part)."""
+        """Returns the properties of a part that a client needs (None: the whole part)."""
         return {
             "model": self.name,
             "digest": self.digest,
@@ -138,11 +143,14 @@ class EngineBase(ABC):
 
     @property
     def most_bytes(self) -> int:
-        """Returns the maximum size in bytes of a client's message: all rows of a context, and the JSON."""
+        """Returns the maximum size in bytes of a client's message: a row for each position of a context, and JSON."""
         return self.config.context * max(4 * self.config.n_embd, 4) + 65536
 
     def rows(self, part: Part, payload: memoryview, n: int, wire: str) -> Any:
-        """Returns the ids or hidden states in a payload. Raises GlgptError for a wrong size or invalid values."""
+        """Returns the rows in a payload: ids if the part has the embedding, else hidden states.
+
+        Raises GlgptError for a wrong size or invalid values.
+        """
         if not part.embed:
             return hidden.unpack(payload, n, self.config.n_embd, wire)
         if len(payload) != 4 * n:
@@ -154,10 +162,11 @@ class EngineBase(ABC):
 
 
 class Engine(EngineBase):
-    """Loads a part of a checkpoint and runs the steps of its sessions, sharing time fairly among clients.
+    """Loads a part of a checkpoint and runs the steps of up to `sessions` sessions.
 
-    A `BatchingExecutor` orders the steps. Waiting steps of one row run in one pass, for up to eight sessions
-    (`BatchedStage`). Raises GlgptError for an unusable model, part or device.
+    A `BatchingExecutor` orders the steps and shares time fairly among clients. If several sessions have a step of one
+    row waiting, up to eight of these steps run in one pass (`BatchedStage`). Sessions that have been idle for `age`
+    seconds are evicted. `options` are those of `Stage.load`. Raises GlgptError for an unusable model, part or device.
     """
 
     def __init__(
@@ -194,9 +203,9 @@ class Engine(EngineBase):
         self._heads = self.stage.captures(self._limit, Part.head_of(self.config))
 
     def _affordable(self, wanted: int, limit: int | None) -> tuple[int, int | None]:
-        """Returns how many of the wanted sessions fit into `limit` bytes of textures, and the limit minus their memory.
+        """Returns how many of the wanted sessions fit into `limit` bytes of textures, together with the model.
 
-        The model takes its memory from the limit first. Raises GlgptError if not even one session fits.
+        Also returns `limit` minus the memory of these sessions (None: no limit). Raises GlgptError if no session fits.
         """
         if limit is None:
             return wanted, None
@@ -216,9 +225,9 @@ class Engine(EngineBase):
         return ServedPart(stage.part, stage, texts, stage.captures(self._limit))
 
     def serve(self, part: str | None) -> ServedPart:
-        """Returns a sub-part over the same weights, or the whole part (None). Call it in the engine's thread.
+        """Returns the sub-part `part`, which uses the engine's weights. None stands for the engine's whole part.
 
-        Raises GlgptError if this part does not contain it.
+        Call it in the engine's thread. Raises GlgptError if the engine's part does not contain the sub-part.
         """
         wanted = Part.parse(part, self.config) if part else self.part
         if wanted == self.part:
@@ -232,7 +241,11 @@ class Engine(EngineBase):
         return found
 
     def _superfluous(self, wanted: Part) -> list[Part]:
-        """Returns the sub-parts to unload for `wanted`: first unused ones, the least recently used first."""
+        """Returns the sub-parts to unload after `wanted` was loaded.
+
+        Unused sub-parts are unloaded if more than `MAX_IDLE_PARTS` are loaded, and used ones if more than `MAX_PARTS`
+        are in use; in both groups, the least recently used first.
+        """
         idle = [p for p, served in self._narrowed.items() if p != wanted and not self.sessions.use(served.texts)]
         used = [p for p in self._narrowed if p != wanted and p not in idle]
         count = len(self._narrowed)
@@ -243,7 +256,7 @@ class Engine(EngineBase):
         served.close()
 
     def takes(self) -> dict[str, int]:
-        """Returns the texture memory in bytes of the model, of each session, and shared by several sessions."""
+        """Returns texture memory in bytes, by name: of the model, of each session, of caches that sessions share."""
         whole = {"texture_bytes": self.stage.texture_bytes, "session_bytes": self.stage.session_bytes}
         return whole | {"shared_bytes": self.whole.texts.shared_bytes}
 
@@ -279,14 +292,14 @@ class Engine(EngineBase):
     def _together(self, jobs: Sequence[StepRequest]) -> list[bytes | Exception]:
         """Runs one-row steps of several sessions in one pass. Returns an answer or an exception for each.
 
-        If the joint pass fails, each step runs separately, so that one client's step cannot fail those of others.
+        If the joint pass fails, each step runs separately, so that one client's step cannot make other steps fail.
         """
         begun = time.perf_counter()
         new = [request for request in jobs if not request.repeated]
         answers: dict[StepRequest, Answer | GlgptError] = {}
         if len(new) > 1:
             steps = [(request.session, request.step.pos, request.x, request.step.ask) for request in new]
-            with contextlib.suppress(Exception):  # the separate step raises it again
+            with contextlib.suppress(Exception):  # the separate steps below raise it again
                 answers = dict(zip(new, self.sessions.steps(steps), strict=True))
 
         def answer(request: StepRequest) -> bytes | Exception:
@@ -295,7 +308,7 @@ class Engine(EngineBase):
                 if found is None:
                     return self._step(request)
                 return found if isinstance(found, GlgptError) else self._reply(request, found, begun)
-            except Exception as error:  # affects this session only
+            except Exception as error:  # returned, because it affects this session only
                 return error
 
         return [answer(request) for request in jobs]
@@ -325,9 +338,7 @@ class Engine(EngineBase):
     def _look(self, part: Part, look_: Look, x: Any) -> bytes:
         served = self.serve(str(part))
         if look_.head and (not served.part.head or served.part.embed):
-            raise GlgptError(
-                f"this server holds {served.part}; a look with `head` needs the head without the embedding"
-            )
+            raise GlgptError(f"this server holds {served.part}; a look with `head` needs the head and no embedding")
         captures = self._heads if look_.head else served.captures
         look_bytes(look_, captures.part, self.config)  # raises if the look cannot be answered
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Limits each client's share of a server: the rate of connecting, open connections, memory for answers."""
+"""Limits what each client may use of a server: the rate at which it connects, open connections, memory for answers."""
 
 from __future__ import annotations
 
@@ -14,30 +14,37 @@ from starlette.websockets import WebSocket
 
 from glgpt.system.network import client_network
 
-OPENS_PER_S, OPENS_AT_ONCE = 50.0, 200.0  # connections per client
+OPENS_PER_S, OPENS_AT_ONCE = 50.0, 200.0  # maximum connections that a client opens per second, and in a burst
 MAX_CLIENTS = 1024  # number of clients whose rates are remembered
 IDLE_TIMEOUT_S = 5.0  # seconds after which an idle connection can be closed for a new one, if the server is full
-SMALL_BYTES = 1 << 20  # bytes; answers up to this size do not count towards the budget
-MAX_LARGE_BYTES = 256 << 20  # maximum bytes of all large answers in progress
-MAX_CLIENT_BYTES = 128 << 20  # maximum bytes of one client's large answers; a single answer may exceed it
+SMALL_BYTES = 1 << 20  # answers of at most this many bytes are small: `Budget` does not count them
+MAX_LARGE_BYTES = 256 << 20  # maximum total bytes of all clients' large answers in progress
+MAX_CLIENT_BYTES = 128 << 20  # maximum total bytes of one client's large answers; a single answer may be larger
 
 
 def client_of(socket: WebSocket) -> str:
-    """Returns the address or network to which a connection is charged (see `client_network`).
+    """Returns the address or network that counts as the client of a connection (see `client_network`).
 
-    Behind a reverse proxy on this machine, it is the address in X-Forwarded-For.
+    Behind a reverse proxy on this machine, this is the address in X-Forwarded-For.
     """
     return client_network(socket.client.host if socket.client else "")
 
 
 class Rates:
-    """Lets each client open `OPENS_PER_S` connections per second in bursts of `OPENS_AT_ONCE`; as many more wait."""
+    """Lets each client open `OPENS_PER_S` connections per second, in bursts of up to `OPENS_AT_ONCE`.
+
+    Up to `OPENS_AT_ONCE` further connections of a client wait; any others are refused.
+    """
 
     def __init__(self) -> None:
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by client: number left, time
+        # By client: the connections that it may open now (below 0: how many wait), and the time of the last update
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def take(self, client: str) -> bool:
-        """Waits until the client may open a connection. Returns False at once if too many are waiting already."""
+        """Waits until the client may open a connection.
+
+        Returns True then, or False at once if `OPENS_AT_ONCE` connections of the client are waiting.
+        """
         now = time.monotonic()
         left, since = self._left.pop(client, (OPENS_AT_ONCE, now))
         left = min(OPENS_AT_ONCE, left + (now - since) * OPENS_PER_S)
@@ -52,7 +59,7 @@ class Rates:
 
 @dataclass(eq=False)
 class Place:
-    """An open connection and its task. `active` is the time of its last message or answer."""
+    """An open connection and its task. `active` is the time of the connection's last message or answer."""
 
     client: str
     task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
@@ -63,9 +70,11 @@ class Place:
 class Connections:
     """Tracks the open connections, at most `most`.
 
-    At the limit, the client with the most connections loses one to a client that has fewer: the one that is idle for
-    longest, or else the one that is being answered for longest. Between clients with equally many, only a connection
-    that has been idle for `IDLE_TIMEOUT_S` seconds is closed. Its client can reconnect and continue its session.
+    At the limit, a new connection can replace another one. If the client with the most connections has at least two
+    more than the connecting client, its connection that has been idle for longest is closed or, if it has no idle one,
+    the connection whose answer takes longest. Otherwise only a connection that has been idle for `IDLE_TIMEOUT_S`
+    seconds is closed, and only if its client has at least as many connections as the connecting client. A client whose
+    connection was closed can connect again and continue its session.
     """
 
     def __init__(self, most: int) -> None:
@@ -76,9 +85,10 @@ class Connections:
         return len(self._open)
 
     def admit(self, client: str) -> Place | None:
-        """Adds the connection of the current task. Returns None if all places are taken by others.
+        """Adds the connection of the current task.
 
-        Cancels the task of a connection that loses its place.
+        Returns None if the limit is reached and no connection can be closed. A connection is closed by cancelling its
+        task.
         """
         if len(self._open) >= self.most:
             victim = self._victim(client)
@@ -103,27 +113,32 @@ class Connections:
         return min(found, key=lambda each: (each.busy, each.active), default=None)
 
     def remove(self, connection: Place) -> bool:
-        """Removes a connection that has ended. Returns False if it had lost its place already."""
+        """Removes a connection that has ended. Returns False if `admit` had removed it for a new connection."""
         had = connection in self._open
         self._open.pop(connection, None)
         return had
 
 
 class Budget:
-    """Bounds the memory of large answers, from before they are computed until they are sent.
+    """Bounds the memory that large answers occupy, from before they are computed until they are sent.
 
-    Answers wait until there is space, one client's in their order and clients in rotation. A client's answers take at
-    most `MAX_CLIENT_BYTES` bytes, or it has a single larger one.
+    Answers wait until there is space. The clients are admitted in rotation, and the answers of each client in the order
+    of their requests. A client's answers in progress take at most `MAX_CLIENT_BYTES` bytes in total, except that a
+    single answer may be larger.
     """
 
     def __init__(self) -> None:
         self.held = 0
-        self._of: Counter[str] = Counter()  # bytes held by client
-        self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Event]]] = OrderedDict()  # the next client first
+        self._of: Counter[str] = Counter()  # bytes held, by client
+        # Waiting answers by client, the next client first: the size in bytes, and the event that admits the answer
+        self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Event]]] = OrderedDict()
 
     @contextlib.asynccontextmanager
     async def room(self, client: str, nbytes: int) -> AsyncIterator[None]:
-        """Reserves `nbytes` for an answer within the context, after waiting until there is space."""
+        """Waits until there is space for an answer of `nbytes` bytes, and reserves the space until the context ends.
+
+        Small answers neither wait nor reserve space.
+        """
         if nbytes <= SMALL_BYTES:
             yield
             return
@@ -146,11 +161,14 @@ class Budget:
             self._admit()
 
     def _admit(self) -> None:
-        """Admits waiting answers in rotation. An answer that does not fit yet delays the clients after it."""
+        """Admits waiting answers, one of each client.
+
+        Stops at an answer that exceeds `MAX_LARGE_BYTES` now, so that smaller answers do not delay it forever.
+        """
         for client in list(self._waiting):
             nbytes, ready = self._waiting[client][0]
             if self._of[client] and self._of[client] + nbytes > MAX_CLIENT_BYTES:
-                continue  # its own earlier answers are in the way
+                continue  # the client's earlier answers must be sent first
             if self.held and self.held + nbytes > MAX_LARGE_BYTES:
                 return
             self.held, self._of[client] = self.held + nbytes, self._of[client] + nbytes
@@ -158,4 +176,4 @@ class Budget:
             ready.set()
             queue = self._waiting.pop(client)
             if queue:
-                self._waiting[client] = queue  # after the others
+                self._waiting[client] = queue  # after the other clients

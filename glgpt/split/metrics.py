@@ -1,4 +1,4 @@
-"""Prometheus metrics of a split server (`--metrics`)."""
+"""Defines the Prometheus metrics of a split server (`--metrics`)."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

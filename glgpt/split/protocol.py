@@ -1,4 +1,4 @@
-"""uvicorn's WebSocket protocol with flow control: an answer counts as sent once the client has received it."""
+"""Adds flow control to uvicorn's WebSocket protocol: sending an answer waits while the client does not read."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
-ANSWER_TIMEOUT_S = 30.0  # seconds within which a client must receive an answer,
-MIN_BYTES_PER_S = 1 << 20  # plus one second per this many bytes
-PIECE_BYTES = 1 << 18  # bytes of a message that are buffered at once
-MAX_PONGS = 16  # maximum pongs that may be queued after an answer
+ANSWER_TIMEOUT_S = 30.0  # seconds in which a client must receive an answer, plus the answer's size / MIN_BYTES_PER_S
+MIN_BYTES_PER_S = 1 << 20  # rate at which a client must receive an answer
+PIECE_BYTES = 1 << 18  # maximum bytes of a WebSocket fragment; a fragment is written after the previous one was sent
+MAX_PONGS = 16  # maximum number of pongs that are queued while the client does not read
 
 
 class BoundedProtocol(WebSocketsSansIOProtocol):
     """uvicorn's protocol with a bounded send buffer. Long messages are sent in fragments.
 
-    `send` returns when the client has received all but some kilobytes of the message. A client that takes too long is
-    disconnected.
+    `send` returns when at most 64 KiB of the message (asyncio's limit) remain in the transport's buffer. A client that
+    takes too long is disconnected.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sending = asyncio.Lock()  # only control frames may be sent between fragments
+        self._sending = asyncio.Lock()  # held by one message: only control frames may come between its fragments
         self._pongs = 0
 
     async def send(self, message: Any) -> None:
-        """Sends an event of the application. Raises ClientDisconnected if the client has disconnected."""
+        """Sends an event of the application.
+
+        Raises ClientDisconnected if the client has disconnected, or takes too long to receive the event.
+        """
         if message["type"] != "websocket.send":
             await self._drained(self.loop.time() + ANSWER_TIMEOUT_S)
             await super().send(message)
@@ -66,7 +69,7 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
         self._pongs = 0
 
     def handle_ping(self) -> None:
-        """Answers a ping. Disconnects a client that sends many pings and reads nothing."""
+        """Answers a ping. Disconnects a client that sends more than `MAX_PONGS` pings while it does not read."""
         self._pongs += not self.writable.is_set()
         if self._pongs > MAX_PONGS:
             self.transport.abort()
@@ -74,7 +77,10 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
             super().handle_ping()
 
     def keepalive_timeout(self) -> None:
-        """Disconnects a client that answers no ping, unless its pong may be queued after an unread message."""
+        """Disconnects a client that did not answer a ping.
+
+        If reading is paused, pings again instead: the pong may come after messages that are not read yet.
+        """
         if not self.read_paused:
             super().keepalive_timeout()
             return

@@ -1,4 +1,7 @@
-"""The WebSocket application around an engine and its server, with access control, limits and draining."""
+"""Serves an engine, which runs a part of a model, over WebSockets.
+
+Controls who may connect, limits what each client may use, and lets running steps finish before it stops (draining).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ logger = logging.getLogger(__name__)
 PORT = 8043
 OPEN_TIMEOUT_S = 10.0  # seconds within which a client must send `open`
 REFUSED_TIMEOUT_S = 1.0  # seconds that a refused client has to send `open`
-SEND_TIMEOUT_S = 2.0  # seconds that a client has to receive the message that the server ends
+SEND_TIMEOUT_S = 2.0  # seconds that a client has to receive the message that the server is shutting down
 DRAIN_TIMEOUT_S = 10.0  # seconds that running steps have to finish
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CLOSED = {DRAINING: 1012, FULL: 1013, TOKEN: 1008, UNSUITABLE: 1008, BAD: 1008}  # WebSocket close codes
@@ -57,7 +60,10 @@ CLOSED = {DRAINING: 1012, FULL: 1013, TOKEN: 1008, UNSUITABLE: 1008, BAD: 1008} 
 
 @dataclass(frozen=True)
 class Access:
-    """Decides who may connect: clients with `token`, and pages of `origins` (empty: of this machine only)."""
+    """Decides who may connect: clients that send `token` (None: all clients).
+
+    Pages must also come from one of `origins` (empty: from this machine).
+    """
 
     token: str | None = None
     origins: tuple[str, ...] = ()
@@ -109,7 +115,7 @@ class Application:
         if connection is None:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):  # disconnected
                 with contextlib.suppress(asyncio.TimeoutError, KeyError):
-                    await asyncio.wait_for(socket.receive_bytes(), REFUSED_TIMEOUT_S)  # do not close while it sends
+                    await asyncio.wait_for(socket.receive_bytes(), REFUSED_TIMEOUT_S)  # the client may still be sending
                 await _refuse(socket, FULL, f"the server is full: it has {len(self.connections)} connections")
             return
         logger.info("connected", extra=_fields(socket))
@@ -170,15 +176,18 @@ class Application:
             coming.cancel()
 
     async def _opened(self, socket: WebSocket, data: bytes, client: str) -> tuple[Session, Part, str] | None:
-        """Returns the session that a connection requests, or None after refusing it."""
+        """Returns the session, part and wire format that the message `data` requests.
+
+        Returns None after refusing the connection.
+        """
         try:
             hello, _ = decode_request(data)
         except GlgptError as error:
             await _refuse(socket, BAD, f"not a message of this protocol: {error}")
             return None
         if not isinstance(hello, Open) or hello.protocol != PROTOCOL:
-            version = f"; this server speaks version {PROTOCOL}" if isinstance(hello, Open) else ""
-            await _refuse(socket, UNSUITABLE, f"the first message must be `open` of the same protocol{version}")
+            version = f"; this server uses version {PROTOCOL}" if isinstance(hello, Open) else ""
+            await _refuse(socket, UNSUITABLE, f"the first message must be `open` of the same protocol version{version}")
             return None
         if self.access.token is not None and not hmac.compare_digest(
             (hello.token or "").encode(), self.access.token.encode()
@@ -242,7 +251,10 @@ class Application:
     async def _reply(
         self, socket: WebSocket, data: bytes, client: str, session: Session, part: Part, wire: str
     ) -> None:
-        """Computes and sends the answer to a message. Raises GlgptError, and `LapsedError`."""
+        """Computes and sends the answer to a message.
+
+        Raises GlgptError for an invalid message, and `LapsedError` if the session must be restarted.
+        """
         came = time.perf_counter()
         message, payload = decode_request(data)
         if isinstance(message, Open):
@@ -262,7 +274,7 @@ class Application:
             metrics.SENT.inc(len(reply))
 
     async def drain(self) -> None:
-        """Refuses new steps, waits for the running ones and notifies the connected clients."""
+        """Refuses new steps, waits up to `DRAIN_TIMEOUT_S` for the running ones, and notifies the connected clients."""
         self.draining = True
         end = time.monotonic() + DRAIN_TIMEOUT_S
         while self.under_way and time.monotonic() < end:
@@ -275,14 +287,14 @@ class Application:
 
 
 def _coming(socket: WebSocket) -> asyncio.Future[bytes]:
-    """Returns a future of the next message, whose exception may go unread."""
+    """Returns a future for the next message. Reads its exception, so that asyncio never warns about an unread one."""
     found = asyncio.ensure_future(socket.receive_bytes())
     found.add_done_callback(lambda future: future.cancelled() or future.exception())
     return found
 
 
 async def _refuse(socket: WebSocket, code: str, message: str) -> None:
-    """Sends the reason and closes the socket."""
+    """Sends an error with the reason, and closes the socket."""
     metrics.REFUSED.labels(code).inc()
     logger.info("refused", extra=_fields(socket, code=code, why=message))
     await socket.send_bytes(encode(Failed(code=code, message=quoted(message, 300))))
@@ -295,12 +307,12 @@ def _fields(socket: WebSocket, **more: str) -> dict[str, Any]:
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that drains at the first signal and ends at the second."""
+    """A uvicorn server that lets running steps finish at the first signal, and ends at once at the second."""
 
     app: Application
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Starts to drain. The signal's own handler receives the signal after the server has ended."""
+        """Starts to drain. After the server has ended, uvicorn passes the signal to the previous handler."""
         if self.app.draining:
             super().handle_exit(sig, frame)
             self.force_exit = True
@@ -319,9 +331,11 @@ class _Uvicorn(uvicorn.Server):
 
 
 class StageServer:
-    """A server of an engine on `host`. The port is bound on construction; port 0 chooses a free one.
+    """Serves an engine on `host`. The port is bound on construction; port 0 chooses a free port.
 
-    Raises ArgumentError if the address cannot be used, or if other machines could connect without a token.
+    `certificate` holds the paths of a certificate and its key, for TLS. A connection is closed after `idle` seconds
+    without a message. Raises ArgumentError if the address or the certificate cannot be used, or if other machines could
+    connect without a token.
     """
 
     def __init__(
@@ -363,7 +377,7 @@ class StageServer:
         self._server.app = self.app
 
     def run(self) -> None:
-        """Serves until `stop`, or until a signal, after which running steps are finished."""
+        """Serves until `stop` is called, or until a signal; after a signal, running steps are finished first."""
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
     def stop(self) -> None:

@@ -1,4 +1,7 @@
-"""The sessions of a part of a model: each has caches, and at the limit the least recently used one is evicted."""
+"""Manages the sessions that use a part (a range of blocks) of a model, and the key-value caches of the sessions.
+
+If all caches are in use, a new session evicts the least recently used session of the clients with the most sessions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from glgpt.wire.messages import EVICTED, ORDER, Ask
 
 
 class LapsedError(GlgptError):
-    """Raised if a session must be restarted. `code` is the error code of the message."""
+    """Raised if a session must be restarted. `code` is the error code that the client receives: EVICTED or ORDER."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -27,21 +30,24 @@ class LapsedError(GlgptError):
 
 @dataclass
 class Session:
-    """A client's text: `held` rows of it are in the caches. `key` is a secret that only its client knows."""
+    """A client's text, with one row per token: the caches hold its first `held` rows.
+
+    `key` is a secret that only this client receives.
+    """
 
     ran_by: BatchedStage | None = None  # None if another process runs the session
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     held: int = 0
-    seq: int = -1  # number of the last step
+    seq: int = -1  # number of the last step; -1 before the first
     reply: bytes = b""  # answer to the last step
     used: float = field(default_factory=time.monotonic)
-    client: str = ""  # the client that opened it last
+    client: str = ""  # the client that last opened the session
     caches: SessionCache | None = None  # None before the first step and after an eviction
     evicted: bool = False
 
     @property
     def texts(self) -> BatchedStage:
-        """Returns the object that runs this session in this process."""
+        """Returns `ran_by`, which must not be None: this process must run the session."""
         assert self.ran_by, "this session runs elsewhere"
         return self.ran_by
 
@@ -49,8 +55,9 @@ class Session:
 class Sessions:
     """Manages up to `most` sessions with caches, on all stages of one device. Use it in the device's thread.
 
-    Caches are created when first needed and then reused: a session that ends leaves them to the next one of its stage,
-    which writes every row before reading it.
+    A stage is a range of blocks loaded on the device. Sessions that have been idle for `age` seconds are evicted.
+    Caches are created when first needed. When a session has ended, the next session of the same stage reuses its
+    caches, and writes every row of them before reading it.
     """
 
     def __init__(self, most: int, age: float) -> None:
@@ -73,7 +80,7 @@ class Sessions:
         return any(session.ran_by is texts for session in self._live.values())
 
     def find(self, key: str | None, texts: BatchedStage, client: str = "") -> Session:
-        """Returns the session with this key on this stage, or a new one."""
+        """Returns the session with this key on the stage `texts`, or a new session if there is none."""
         self._expire()
         found = self._live.get(key) if key else None
         session = found if found and found.ran_by is texts else Session(texts)
@@ -81,26 +88,28 @@ class Sessions:
         return session
 
     def step(self, session: Session, pos: int, x: Rows, ask: Ask | None) -> Answer:
-        """Runs the rows of a session from `pos` on. Raises LapsedError if it was evicted or lacks earlier rows.
+        """Runs the rows `x` of a session, the first of which has position `pos`.
 
-        Raises GlgptError for rows beyond the context, or guesses that do not match the rows.
+        Raises LapsedError if the session was evicted or lacks rows before `pos`. Raises GlgptError for rows beyond the
+        context, and for guesses whose number does not match the rows or exceeds the context.
         """
         self._check(session, pos, len(x), ask)
         fed = StepInput(self._use(session), pos, x, ask)
-        session.held = pos  # stays if the step fails
+        session.held = pos  # stays at `pos` if the step fails
         answer = session.texts.answer(fed)
         session.held = fed.caches.held
         return answer
 
     def steps(self, steps: Sequence[tuple[Session, int, Rows, Ask | None]]) -> list[Answer | GlgptError]:
-        """Runs one row of each of up to `side_by_side` sessions of one stage in one pass. Returns what `step` returns.
+        """Runs one row of each session in one pass. Returns for each its answer, or the error that `step` would raise.
 
-        Each session may occur only once.
+        Each step is a session, a position, the row and the tokens requested. There may be at most `side_by_side` steps,
+        all of different sessions of one stage.
         """
         found: list[Answer | GlgptError | None] = [self._refused(session, pos, ask) for session, pos, _, ask in steps]
         good = [i for i, error in enumerate(found) if error is None]
         for i in good:
-            self._touch(steps[i][0])  # touch all first, so that none is evicted for another
+            self._touch(steps[i][0])  # touch all sessions first, so that none of them is evicted for another
         fed = [StepInput(self._use(steps[i][0]), *steps[i][1:]) for i in good]
         for i, one in zip(good, fed, strict=True):
             steps[i][0].held = one.pos
@@ -122,16 +131,26 @@ class Sessions:
         context = session.texts.config.context
         if pos + n > context:
             raise GlgptError(f"rows {pos} to {pos + n - 1} exceed this server's context of {context} (--context)")
-        if ask and ask.guesses and (n != len(ask.guesses) + 1 or pos + ROWS > context):
-            raise GlgptError(f"{len(ask.guesses)} guesses do not match {n} rows from {pos}")
+        if ask and ask.guesses and n != len(ask.guesses) + 1:
+            raise GlgptError(
+                f"{len(ask.guesses)} guesses do not match {n} rows; send a token's row and one row per guess"
+            )
+        if ask and ask.guesses and pos + ROWS > context:
+            raise GlgptError(
+                f"a step with guesses computes rows {pos} to {pos + ROWS - 1}, which exceed this server's context of "
+                f"{context} (--context); send the step without guesses"
+            )
         if session.evicted or not session.texts.open:
-            message = f"the session was evicted: it was idle for {self.age:.0f} s, or over {self.most} were in use"
+            message = (
+                f"the session was evicted: it was idle for {self.age:.0f} s, more than {self.most} sessions were in "
+                "use, or its range of blocks was unloaded; reconnect without a session and send the text again"
+            )
             raise LapsedError(EVICTED, message)
         if pos > session.held:
             raise LapsedError(ORDER, f"a step starts at row {pos}, but the session holds {session.held} rows")
 
     def _use(self, session: Session) -> SessionCache:
-        """Returns the session's caches and marks it as used."""
+        """Returns the session's caches, which are created if needed, and marks the session as used."""
         if session.caches is None:
             session.caches = self._caches(session)
         self._live[session.key] = session
@@ -159,14 +178,17 @@ class Sessions:
             if whose is texts:
                 del self._free[i]
                 return caches
-        if self._made == self.most:  # release free caches of another stage
+        if self._made == self.most:  # the free caches are those of other stages: release the oldest
             self._release(*self._free.pop(0))
         caches = texts.caches()  # may raise GlgptError
         self._made += 1
         return caches
 
     def _superfluous(self, client: str) -> Session:
-        """Returns the session to evict for a new one: the least recently used of the clients with the most sessions."""
+        """Returns the session to evict: the least recently used session of the clients with the most sessions.
+
+        The new session of `client` counts too.
+        """
         counts = Counter([client, *(session.client for session in self._live.values())])
         most = max(counts.values())
         return next(session for session in self._live.values() if counts[session.client] == most)
@@ -188,7 +210,7 @@ class Sessions:
         session.evicted, session.held, session.reply = True, 0, b""
 
     def drop(self, texts: BatchedStage) -> None:
-        """Evicts the sessions of a stage and releases its caches."""
+        """Evicts the sessions of a stage, releases its caches and closes it."""
         for session in list(self._live.values()):
             if session.texts is texts:
                 self._evict(session)

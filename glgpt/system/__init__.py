@@ -1,4 +1,4 @@
-"""Functions around the operating system: package data, safe reading and atomic writing of files, logs, signals.
+"""Gives access to the operating system: package data, safe reading and atomic writing of files, logs, signals.
 
-It depends on no other package of glgpt except `errors`.
+The package depends on no other part of glgpt except `errors`.
 """

@@ -1,6 +1,6 @@
 """Finds data files, reads untrusted files with limits, and writes files atomically.
 
-Shaders and default weights are next to the package in a checkout, and inside it in a wheel.
+Shaders and default weights are next to the package in a checkout, and inside the package in a wheel.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.system.outputs import kind_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
-MAX_JSON_BYTES = 32 << 20  # bytes of a JSON file: a tokenizer.json of a million tokens fits
-MAX_JSON_VALUES = 1 << 22  # values in a JSON file: empty lists take twenty times their size in memory
-MAX_DIGITS = 40  # digits of an integer in JSON: a longer one is not a size, step or id
+MAX_JSON_BYTES = 32 << 20  # maximum size of a JSON file: a tokenizer.json with a million tokens fits
+MAX_JSON_VALUES = 1 << 22  # maximum number of values in a JSON file: parsed lists may take twenty times their text
+MAX_DIGITS = 40  # maximum digits of an integer in JSON: a longer integer is not a size, a step or an id
 _LFS = b"version https://git-lfs"
 
 
 def data_path(name: str) -> Path:
     """Returns the path of a data file or folder, such as "glsl" or "weights/shakespeare", in a checkout or the wheel.
 
-    Raises GlgptError if neither has it.
+    Raises GlgptError if the file or folder is in neither.
     """
     in_checkout = (PACKAGE.parent / "pyproject.toml").is_file() and PACKAGE.parent / name
     for path in (in_checkout, PACKAGE / "_data" / name):
@@ -39,16 +39,16 @@ def data_path(name: str) -> Path:
 
 
 def cache_path() -> Path:
-    """Returns the cache folder, whose files can be made again: `$XDG_CACHE_HOME/glgpt`."""
+    """Returns the cache folder, `glgpt` in $XDG_CACHE_HOME or ~/.cache. Deleted cache files are made again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glgpt"
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Opens a regular file for reading. It never blocks: pipes, devices and sockets are refused, also through a link.
+    """Opens a regular file for reading. Never blocks: refuses pipes, devices, sockets, and links to these.
 
-    Raises OSError as `open` does, and FileError if it is not a regular file.
+    Raises OSError as `open` does, and FileError if the file is not regular.
     """
-    # Checked before opening, which may have effects on a device, and again afterwards, since the path may change.
+    # Checks before opening, because opening a device may affect it, and again after, because the path may change.
     _check_kind(path, path.stat().st_mode)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, flags), "rb")
@@ -68,7 +68,7 @@ def _check_kind(path: Path, mode: int) -> None:
 def open_input(path: Path) -> IO[bytes]:
     """Opens an untrusted file for reading.
 
-    Raises FileError, naming it, if it is missing, unreadable, not a regular file, or a Git LFS pointer.
+    Raises FileError, naming the file, if it is missing, unreadable, not a regular file, or a Git LFS pointer.
     """
     name = quoted(path, 300)
     try:
@@ -82,7 +82,7 @@ def open_input(path: Path) -> IO[bytes]:
     except ValueError as error:
         if isinstance(error, GlgptError):
             raise
-        raise FileError(f"{name} is not a valid file name") from None  # it holds a zero byte
+        raise FileError(f"{name} is not a valid file name") from None  # the name holds a zero byte
     if start == _LFS:
         file.close()
         raise FileError(f"{name} is a Git LFS pointer, not the file itself; run git lfs pull in its repository")
@@ -90,10 +90,10 @@ def open_input(path: Path) -> IO[bytes]:
 
 
 def read_bytes(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
-    """Reads a whole file. Raises FileError as `open_input` does, and if it has more than `most` bytes."""
+    """Reads a whole file. Raises FileError as `open_input` does, and for a file of more than `most` bytes."""
     with open_input(path) as file:
         try:
-            size = os.fstat(file.fileno()).st_size  # `read` allocates all bytes that it is asked for
+            size = os.fstat(file.fileno()).st_size  # `read(n)` allocates n bytes at once
             data = file.read(min(size, most) + 1)
         except OSError as error:
             raise FileError(f"{quoted(path, 300)} cannot be read: {error.strerror}") from None
@@ -103,7 +103,7 @@ def read_bytes(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
 
 
 def read_text(path: Path, most: int = MAX_JSON_BYTES) -> str:
-    """Reads a whole UTF-8 file. Raises FileError as `read_bytes` does, and if it is not UTF-8."""
+    """Reads a whole UTF-8 file. Raises FileError as `read_bytes` does, and for a file that is not UTF-8."""
     try:
         return read_bytes(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -116,7 +116,7 @@ def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 
 def holds_manifest(folder: Path, fields: set[str], name: str = "manifest.json") -> bool:
-    """True if a folder has a manifest of this name with these fields. Never raises."""
+    """True if `folder` holds a JSON file called `name` with all these fields. Never raises."""
     try:
         return fields <= read_json(folder / name).keys()
     except GlgptError:
@@ -124,7 +124,10 @@ def holds_manifest(folder: Path, fields: set[str], name: str = "manifest.json") 
 
 
 def parsed_json(text: str, name: str) -> dict[str, Any]:
-    """Parses the JSON object of the file `name`. Raises FileError for anything else, and for too many values."""
+    """Parses the text of the file `name` and returns its JSON object.
+
+    Raises FileError if the text is anything else or has more than MAX_JSON_VALUES values.
+    """
     if text.count(",") + text.count("[") + text.count("{") > MAX_JSON_VALUES:
         raise FileError(f"{name} holds more than the limit of {MAX_JSON_VALUES:,} values")
     try:
@@ -147,7 +150,7 @@ def _whole(digits: str) -> int:
 def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None:
     """Writes a JSON file atomically; only this user can read a `private` one.
 
-    Raises FileError for a text that is not UTF-8.
+    Raises FileError for a string in `value` that cannot be encoded as UTF-8.
     """
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
     check_utf8(text, f"{quoted(path, 300)} cannot hold it")
@@ -156,7 +159,7 @@ def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None
 
 
 def read_cache(path: Path, most: int) -> dict[str, Any]:
-    """Returns the JSON object of a cache file of up to `most` bytes; an empty one if it cannot be read."""
+    """Returns the JSON object of a cache file of up to `most` bytes; {} if the file cannot be read."""
     try:
         return read_json(path, most)
     except (GlgptError, OSError):
@@ -164,14 +167,14 @@ def read_cache(path: Path, most: int) -> dict[str, Any]:
 
 
 def write_cache(path: Path, value: dict[str, Any]) -> None:
-    """Writes a cache file as `write_json` does. Does nothing if it cannot, since a cache can be done without."""
+    """Writes a cache file as `write_json` does. Ignores errors, because a cache is optional."""
     with contextlib.suppress(GlgptError, OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, value)
 
 
 def check_utf8(text: str, why: str) -> None:
-    """Raises FileError for a text, such as a file name, that is not UTF-8; `why` describes what that prevents."""
+    """Raises FileError for a text, such as a file name, that is not valid UTF-8; `why` is the consequence, in words."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -202,25 +205,25 @@ def written_whole(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Adds the name `path` to an OSError that names no file (a write to a full disk) or a temporary one."""
+    """Makes an OSError name `path` if it names no file (as for a full disk) or only a temporary file."""
     try:
         yield
-    except shutil.Error as error:  # a list of files, each with its reason as text
+    except shutil.Error as error:  # its argument lists files, each with the reason as text
         why = re.sub(r"^\[Errno \d+\] ", "", str(error.args[0][0][-1])).partition(": ")[0]
         raise OSError(0, why, str(path)) from error
     except OSError as error:
         staging = f".{path.name}."  # prefix of the temporary names of `written_whole`, `staged_folder` and exports
         if error.filename is not None and not any(p.startswith(staging) for p in Path(str(error.filename)).parts):
             raise
-        # NumPy reports a short write only by the count of bytes
+        # NumPy's error for a short write has no errno, only a message with the number of bytes
         raise OSError(error.errno or 0, error.strerror or f"cannot be written ({error})", str(path)) from error
 
 
 @contextlib.contextmanager
 def staged_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to fill; its files appear in `path` when the block completes, and none of them if it fails.
+    """Yields a folder to fill. Its files appear in `path` when the block completes; if the block fails, none appear.
 
-    If `path` exists (see `outputs.output_folder`), files of the same names are replaced and all others stay;
+    If `path` exists (see `outputs.output_folder`), its files of the same names are replaced and its other files stay;
     `manifest.json` is replaced last. Missing parent folders are made.
     """
     made = [folder for folder in path.parents if not folder.exists()]
@@ -236,7 +239,7 @@ def staged_folder(path: Path) -> Iterator[Path]:
                 folder.rename(path)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # fails if they hold the finished folder
+            with contextlib.suppress(OSError):  # fails for a parent that holds the finished folder
                 for above in made:
                     above.rmdir()
 
@@ -252,7 +255,7 @@ def _merge(folder: Path, path: Path) -> None:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raises FileError if `path` is a folder, a pipe, a socket or a device, which a file would replace."""
+    """Raises FileError if `path` is a folder, a pipe, a socket or a device, which a file must not replace."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):

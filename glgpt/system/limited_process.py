@@ -1,6 +1,6 @@
-"""Runs untrusted work in a process with limits on time and memory: a line of JSON in, a line of JSON out.
+"""Runs untrusted work in a process with limits on time and memory. Requests and answers are lines of JSON.
 
-`LimitedProcess` starts a module whose `main` calls `answer_requests`.
+`LimitedProcess` starts the process, which runs the function `main` of a module; `main` calls `answer_requests`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ try:
 except ImportError:  # Windows, where only the wall time is limited
     resource = None
 
-MAX_STDERR = 1 << 20  # bytes, of which the last line is reported
-# Without the current folder, which may be a stranger's and hold modules such as json.py
+MAX_STDERR = 1 << 20  # maximum bytes of the process's stderr, whose last line is reported
+# Replaces sys.path, which begins with the current folder: an untrusted folder may hold modules such as json.py
 _PROGRAM = "import sys, importlib; sys.path[:] = sys.argv[2:]; sys.exit(importlib.import_module(sys.argv[1]).main())"
 
 
 class LimitedProcessError(Exception):
-    """A request without an answer: the message says which limit it exceeded, or why the process failed."""
+    """A request got no answer: the message names the limit that was exceeded, or the reason why the process failed."""
 
 
 class LimitError(LimitedProcessError):
-    """A request that exceeded a limit; `waited` is True for the limit on wall time, which depends on the machine."""
+    """A request exceeded a limit; `waited` is True if this was the limit on wall time, which depends on the machine."""
 
     def __init__(self, message: str, waited: bool = False) -> None:
         super().__init__(message)
@@ -40,9 +40,9 @@ class LimitError(LimitedProcessError):
 
 
 class LimitedProcess:
-    """A process that answers requests. It starts at the first one, and again after one that ended it."""
+    """A process that answers requests. It starts at the first request, and starts again if a request ended it."""
 
-    timeout_s = 60.0  # wall time of a request; the process itself limits its CPU time
+    timeout_s = 60.0  # maximum wall time of a request; `answer_requests` limits the CPU time
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -50,9 +50,9 @@ class LimitedProcess:
         self._stderr: IO[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Starts the process if it does not run, and returns it; the caller need not wait until it is ready."""
+        """Returns the process, and starts it if it does not run; requests may be sent before it is ready."""
         if self._process is None or self._process.poll() is not None:
-            # In a separate session: Ctrl-C in a terminal stops an answer, and must not end this process.
+            # In a separate session: Ctrl-C in a terminal stops an answer, and must not end the new process.
             self.close()
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
             self._process = subprocess.Popen(
@@ -65,7 +65,7 @@ class LimitedProcess:
         return self._process
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer to a request. Raises LimitedProcessError if it takes too much time or memory, or fails."""
+        """Returns the answer to a request. Raises LimitedProcessError if it exceeds a limit or the process fails."""
         try:
             process = self.start()
         except OSError as error:
@@ -87,7 +87,7 @@ class LimitedProcess:
             answer = json.loads(process.stdout.readline() or b"{}")
         except (OSError, ValueError):  # the process ended
             pass
-        except BaseException:  # an interrupt: the answer that is still to come must not be read as the next one's
+        except BaseException:  # an interrupt: the pending answer must not be read as the answer to the next request
             self.close()
             raise
         finally:
@@ -97,8 +97,8 @@ class LimitedProcess:
         return answer
 
     def _failure(self, process: subprocess.Popen[bytes], late: bool) -> LimitedProcessError:
-        """Ends a process that gave no answer, and returns why it gave none."""
-        process.kill()  # no change if it has ended
+        """Ends a process that gave no answer, and returns an error with the reason."""
+        process.kill()  # no effect if it has ended
         code, last = process.wait(), ""
         if self._stderr:
             self._stderr.seek(0)
@@ -106,7 +106,7 @@ class LimitedProcess:
         self.close()
         if late:
             return LimitError(f"it took more than {self.timeout_s:.0f} s", True)
-        if code < 0 or last.startswith("MemoryError"):  # signals of limits, and of a library without memory
+        if code < 0 or last.startswith("MemoryError"):  # code < 0: ended by a signal, as at a limit
             return LimitError("it took too much time or memory")
         return LimitedProcessError(f"its process ended with exit code {code}: {quoted(last, 200)}")
 
@@ -128,7 +128,10 @@ class LimitedProcess:
 
 
 def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]], cpu_s: int, memory: int) -> int:
-    """Answers requests until stdin ends, with `cpu_s` seconds for each and `memory` bytes; returns the exit code."""
+    """Answers requests until stdin ends; returns 0.
+
+    Each request may take `cpu_s` seconds of CPU time, and the process may use `memory` bytes.
+    """
     if resource:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STDERR, MAX_STDERR))

@@ -1,4 +1,4 @@
-"""Logs of servers, as text or as one JSON object per line, on stderr or in a rotated file."""
+"""Writes logs of servers, as text or as one JSON object per line, to stderr or to a rotated file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from glgpt.errors import FileError, quoted
 LEVELS = ("debug", "info", "warning", "error")
 STYLES = ("text", "json")
 MAX_LOG_BYTES = 8 << 20  # size at which a file is rotated
-KEPT_LOGS = 5  # number of rotated files
-NOISY = ("httpx", "httpx2", "asyncio")  # loggers that log every request
+KEPT_LOGS = 5  # number of rotated files that are kept
+NOISY = ("httpx", "httpx2", "asyncio")  # loggers that would log every request
 
 
 @contextlib.contextmanager
 def logging_to(file: str | None = None, level: str = "warning", style: str = "text") -> Iterator[None]:
-    """Logs records of level `level` and above of the whole process to `file` or stderr, inside the block.
+    """Sends the process's log records of level `level` and above to `file`, or to stderr, inside the block.
 
-    `extra={"fields": {...}}` adds fields to a record's message. Raises FileError for a file that cannot be written.
+    A log call with `extra={"fields": {...}}` adds fields to its message. Raises FileError for a file that cannot be
+    written.
     """
     handler: logging.Handler = logging.StreamHandler()
     if file is not None:
@@ -57,7 +58,7 @@ def start_logging(handler: logging.Handler, level: str, style: str) -> logging.H
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (UTC), level, logger, message, the record's fields, an exception's traceback."""
+    """Formats a record as a line of JSON: time (UTC), level, logger, message, fields, an exception's traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line."""
@@ -69,7 +70,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time (UTC), level, message and fields on a line; control characters, which clients may send, are escaped."""
+    """Formats a record as a line: time (UTC), level, message, fields; escapes control characters from clients."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line, followed by a traceback if there is one."""

@@ -1,4 +1,4 @@
-"""Reads the available memory of this machine, and pauses the collection of cycles."""
+"""Reads the available memory of this machine, and pauses garbage collection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def available_memory() -> int | None:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Pauses the search for unreachable cycles, which would walk the many objects that are created inside."""
+    """Pauses garbage collection inside the block: while many objects are created, it takes long and frees little."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Serves Prometheus metrics on a separate address, which users of the server need not reach."""
+"""Serves Prometheus metrics at a separate address, to which the server's users need no access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glgpt.errors import ArgumentError, quoted
 
 @contextlib.contextmanager
 def metrics_server(host: str, port: int) -> Iterator[str]:
-    """Serves the process's metrics inside the block; yields their address. Port 0 takes a free one.
+    """Serves the process's metrics inside the block; yields the URL. Port 0 selects a free port.
 
     Raises ArgumentError for an address that cannot be used.
     """

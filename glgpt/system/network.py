@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 ELSEWHERE = {
     socket.AF_INET: "192.0.2.1",
     socket.AF_INET6: "2001:db8::1",
-}  # addresses reserved for documentation (RFC 5737, 3849)
+}  # no machine has these: they are reserved for documentation (RFC 5737, 3849)
 
 
 def is_address(host: str) -> bool:
@@ -36,10 +36,13 @@ def is_loopback(host: str) -> bool:
 
 
 def client_network(host: str) -> str:
-    """Returns the address that a client is counted by; for IPv6 its /64 network, all of which one client may own."""
+    """Returns the key under which rate limits count a client: its IPv4 address, or its /64 network for IPv6.
+
+    A single client often controls all addresses of a /64 network.
+    """
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a socket without an address
+    except ValueError:  # not an IP address, such as that of a Unix socket
         return host
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped:
@@ -60,10 +63,10 @@ def own_names() -> set[str]:
 
 
 def reachable(host: str) -> str:
-    """Returns the address at which others reach a server that listens on `host`.
+    """Returns the address at which other machines reach a server that listens on `host`.
 
-    If it listens on all addresses, this is the one with the route to other networks, or loopback without such a route.
-    Nothing is sent.
+    If the server listens on all addresses, this is the address of the network interface that leads to other
+    networks; without one, it is the loopback address. Nothing is sent.
     """
     if not is_address(host) or not ipaddress.ip_address(host).is_unspecified:
         return host

@@ -1,4 +1,4 @@
-"""Checks the `--out` of a command before the work begins, in the same way for every command."""
+"""Checks the path to which a command writes (`--out`) before its work begins, in the same way for every command."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ KINDS = {
     stat.S_IFREG: "a file",
     stat.S_IFDIR: "a folder",
 }
-Own = tuple[str, Callable[[Path], bool]]  # a kind of earlier output, such as "earlier export", and a test for it
+# A kind of earlier output, such as "earlier export", and a function that is True for a path with such output
+Own = tuple[str, Callable[[Path], bool]]
 
 
 def output_folder(name: str | Path, own: Own | None = None, option: str = "--out", *, held: Own | None = None) -> Path:
-    """Returns the folder at `name`, with links resolved; it is new, empty, or (`own`) written by the same command.
+    """Returns the folder at `name`, with links resolved; it is new, empty, or (with `own`) written by the same command.
 
-    `held` is a message and a test for folders with valuable content, such as ("a run; ...", test).
+    `held` is for folders with content to keep: the end of the error message, such as "a run; ...", and a test for them.
 
-    Raises FileError for any other name: an empty one, the current folder or a parent of it, a circular link, an
-    invalid name, a path below something that is not a folder, or anything else that exists.
+    Raises FileError for a folder that passes the test of `held`, an empty name, the current folder or a parent of it, a
+    circular link, an invalid name, a path below something that is not a folder, or anything else that exists.
     """
     path, mode = _resolved(name, option)
     if mode is None:
@@ -51,10 +52,10 @@ def output_folder(name: str | Path, own: Own | None = None, option: str = "--out
 def output_file(
     name: str | Path, suffix: str = "", own: Own | None = None, option: str = "--out", *, parents: bool = False
 ) -> Path:
-    """Returns the file at `name`, with links resolved; it is new, or (`own`) written by the same command.
+    """Returns the file at `name`, with links resolved; it is new, or (with `own`) written by the same command.
 
-    Raises FileError for any other name, as `output_folder` does, for one that does not end in `suffix`, and, without
-    `parents`, for one in a folder that does not exist.
+    Raises FileError for any other name, as `output_folder` does, and for a name that does not end in `suffix`. Without
+    `parents`, also raises it for a name in a folder that does not exist.
     """
     path, mode = _resolved(name, option)
     shown = quoted(name)
@@ -74,7 +75,7 @@ def _and_not(own: Own | None) -> str:
 
 
 def _resolved(name: str | Path, option: str) -> tuple[Path, int | None]:
-    """Returns the path of a name with links resolved, and the mode of the file there; None if there is none."""
+    """Returns the path of a name with links resolved, and the mode of the file there (None if it does not exist)."""
     shown = quoted(name)
     if not str(name).strip():
         raise FileError(f"{option} is empty; give a name")
@@ -98,7 +99,7 @@ def _resolved(name: str | Path, option: str) -> tuple[Path, int | None]:
 
 
 def _mode(path: Path) -> int | None:
-    """Returns the mode of the file at a path; None if there is none. Raises OSError if it cannot be looked up."""
+    """Returns the mode of the file at a path; None if nothing is there. Raises OSError if `lstat` fails."""
     try:
         return path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -106,5 +107,5 @@ def _mode(path: Path) -> int | None:
 
 
 def kind_of(mode: int) -> str:
-    """Returns the kind of file of a `stat` mode, in words."""
+    """Returns in words which kind of file a `stat` mode describes."""
     return KINDS.get(stat.S_IFMT(mode), "something else")

@@ -1,4 +1,4 @@
-"""Counts the processors of this process."""
+"""Counts the processors that this process may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records the order in which signals arrive: Python runs the handlers of pending signals by their numbers."""
+"""Records the order in which signals arrive, because Python handles pending signals in the order of their numbers."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def record() -> None:
 
 
 def first(number: int, among: Container[int]) -> int:
-    """Returns the first signal in `among` of those that arrived since the last call; `number` if there is none."""
+    """Returns the first signal of `among` that arrived since the last call; `number` if none was recorded."""
     try:
         arrived = os.read(_reading, 1 << 16)
     except OSError:  # not recording, or no signal

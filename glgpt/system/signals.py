@@ -1,4 +1,4 @@
-"""Handles SIGINT and SIGTERM: `unwinding` raises them as exceptions that are not lost, `handled` calls a function."""
+"""Handles SIGINT and SIGTERM: `unwinding` turns them into exceptions; `handled` makes them call a function."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ CLEANUP_TIMEOUT_S = 2.0  # seconds for the clean-up, after which another signal 
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised for SIGTERM, so that blocks clean up as for Ctrl-C."""
+    """Raised for SIGTERM, so that `with` and `finally` blocks clean up as for Ctrl-C."""
 
 
 class Unwinding:
-    """Turns the first signal into an exception, and raises it again if it was swallowed.
+    """Turns the first signal into an exception, and raises the exception again if it was swallowed.
 
     Python drops an exception that is raised in a destructor, a callback from C, or some extensions' code. A thread
-    therefore signals again until the `with` block has ended; the handler raises unless the exception is being handled.
-    During an import it waits: an exception there leaves extensions in a state that aborts the process. A second signal
-    from outside is ignored during the clean-up; after `CLEANUP_TIMEOUT_S` seconds it ends the process with `leave`.
+    therefore sends the signal again until the `with` block has ended. Each time, the handler raises the exception,
+    unless the exception is already being handled. During an import, the handler raises nothing, because an exception
+    there leaves extensions in a state that aborts the process. A further signal from outside is ignored until the
+    clean-up has taken `CLEANUP_TIMEOUT_S` seconds; after that, such a signal ends the process through `leave`.
     """
 
     def __init__(self, leave: Callable[[int], object] | None = None) -> None:
         self.leave = leave
         self.number = 0  # the signal that came first
         self._since = 0.0
-        self._poked = False  # the next signal is from `_watch`
+        self._poked = False  # True if the next signal is from `_watch`
         self._ended = threading.Event()
         self._main = threading.main_thread().ident or 0
 
@@ -53,7 +54,7 @@ class Unwinding:
             self.leave(self.number)
 
     def end(self) -> None:
-        """Ends the repetition: the exception has arrived, or there was none."""
+        """Stops sending the signal again: the exception has arrived, or there was none."""
         self._ended.set()
 
     def _error(self) -> KeyboardInterrupt:
@@ -87,7 +88,7 @@ def importing(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def unwinding(leave: Callable[[int], object] | None = None) -> Iterator[None]:
-    """Makes SIGINT and SIGTERM raise KeyboardInterrupt and its subclass Terminated, unless they are ignored.
+    """Makes SIGINT raise KeyboardInterrupt and SIGTERM raise its subclass Terminated, unless the signal is ignored.
 
     Does nothing outside the main thread: Python sets handlers only there.
     """
@@ -101,9 +102,10 @@ def unwinding(leave: Callable[[int], object] | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handled(note: Callable[[int, Any], None], *, default: bool) -> Iterator[None]:
-    """Makes SIGINT and SIGTERM call `note`, unless they are ignored, or end the process and `default` is False.
+    """Makes SIGINT and SIGTERM call `note` inside the block, unless the signal is ignored.
 
-    Does nothing outside the main thread: Python sets handlers only there.
+    A signal with the default action, which ends the process, calls `note` only if `default` is True. Does nothing
+    outside the main thread: Python sets handlers only there.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {s: signal.getsignal(s) for s in NUMBERS if here}

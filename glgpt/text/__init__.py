@@ -1,4 +1,5 @@
-"""Text and token ids: tokenizers and their training, text files of any size, and datasets of token ids on disk.
+"""Handles text and token ids: tokenizers and their training, text files of any size, and datasets of token ids on disk.
 
-`load_tokenizer` and `Text` are the main entry points. The package depends on `system` only, not on models or the GPU.
+`load_tokenizer` and `Text` are the main entry points. The package depends on `gguf` and `system`, not on models or the
+GPU.
 """

@@ -1,6 +1,6 @@
 """Trains a BPE in a separate process, which ends at once if the caller is interrupted.
 
-The library trains for minutes on a large text, during which Python handles no signals.
+The `tokenizers` library can train for minutes on a large text, and Python handles no signals during that time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import IO, Any
 
 from glgpt.errors import GlgptError, quoted
 
-MAX_WORD_BYTES = 1024  # bytes; longer words are divided, since training time grows with the square of their length
+MAX_WORD_BYTES = 1024  # bytes; longer words are divided: training time grows with the square of their length
 _LENGTH = struct.Struct("<q")
-_END = -1  # instead of a length: no piece follows
+_END = -1  # sent instead of a length if no piece follows
 _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from glgpt.text.bpe_process import main; main()"
 
 
 def train(pieces: Iterable[str], size: int, special: Sequence[str], letters: Sequence[str]) -> dict[str, Any]:
     """Trains a byte-level BPE of up to `size` tokens on a text in pieces; returns its `vocab` and `merges`.
 
-    The first ids are those of `special` and of `letters`, which represent the bytes. Pairs that occur at least twice
-    are merged. Raises GlgptError if the process fails, and any error of `pieces`.
+    The first ids are those of `special`, then those of `letters`, which represent the bytes. Pairs that occur at least
+    twice are merged. Raises GlgptError if the process fails, and any error that iterating over `pieces` raises.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", _COMMAND, *sys.path], stdin=pipe, stdout=pipe, stderr=pipe) as child:
@@ -70,7 +70,7 @@ def main() -> None:
     texts = _received(sys.stdin.buffer)
     size, special, letters = json.loads(next(texts))
     engine = Tokenizer(models.BPE())
-    parted = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MAX_WORD_BYTES}}}"), "isolated")  # each letter is a byte here
+    parted = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MAX_WORD_BYTES}}}"), "isolated")  # each letter stands for a byte
     engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False), parted])
     engine.train_from_iterator(
         texts,

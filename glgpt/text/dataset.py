@@ -1,4 +1,4 @@
-"""Training data: token ids of a text in a memory-mapped file, and random batches of them."""
+"""Provides training data: the token ids of a text in a memory-mapped file, and random batches of these ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Data:
-    """The ids of a text, the last share of which is held out for validation; `key` identifies text and tokenizer."""
+    """The ids of a text; its last share is held out as `validation`. `key` identifies the text and the tokenizer."""
 
     train: Ids
     validation: Ids
@@ -32,7 +32,7 @@ class Data:
 
 
 def load_data(text: Text, last: float, tokenizer: Tokenizer, identity: str, progress: Progress | None = None) -> Data:
-    """Tokenizes a text, or reads its ids from the cache; the `last` share of its bytes is held out for validation.
+    """Tokenizes a text, or reads its ids from the cache; the `last` share of the text is held out for validation.
 
     `identity` identifies the tokenizer: see `tokenizer_training.identity`. Raises GlgptError if the text is not UTF-8
     or has bytes that the vocabulary lacks.
@@ -51,7 +51,7 @@ def load_data(text: Text, last: float, tokenizer: Tokenizer, identity: str, prog
 
 
 def cache_folder() -> Path:
-    """Returns the cache of token ids, `$XDG_CACHE_HOME/glgpt/tokens`; it may be deleted when no training runs."""
+    """Returns the folder of cached token ids, `$XDG_CACHE_HOME/glgpt/tokens`; it may be deleted while no run trains."""
     return cache_path() / "tokens"
 
 
@@ -60,7 +60,7 @@ def _key(text: Text, tokenizer: Tokenizer, identity: str) -> str:
 
 
 def tokenised(text: Text, tokenizer: Tokenizer, key: str, progress: Progress | None = None) -> Ids:
-    """Returns the ids of `text`, mapped from the file `key` in the cache, which is made if missing or damaged."""
+    """Returns the ids of `text`, memory-mapped from the cache file of `key`; writes the file if missing or damaged."""
     if not text.size:
         return np.zeros(0, np.uint16)
     path = cache_folder() / f"{key}.npy"
@@ -86,7 +86,7 @@ def _mapped(path: Path) -> Ids | None:
 
 def _write(text: Text, tokenizer: Tokenizer, path: Path, progress: Progress | None) -> None:
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32).newbyteorder("<")
-    blanks = " " if tokenizer.prefix_space else " \n"  # such a tokenizer adds a space, unless a piece starts with one
+    blanks = " " if tokenizer.prefix_space else " \n"  # `prefix_space` adds a space unless a piece starts with one
     with written_whole(path) as file:
         file.write(_header(dtype, 0))
         count = 0
@@ -97,7 +97,7 @@ def _write(text: Text, tokenizer: Tokenizer, path: Path, progress: Progress | No
             if progress:
                 progress(done, text.size)
         file.seek(0)
-        file.write(_header(dtype, count))  # has the same length: the format pads for any number
+        file.write(_header(dtype, count))  # as long as the first header: the format pads it
 
 
 def _header(dtype: np.dtype[Any], count: int) -> bytes:
@@ -108,7 +108,7 @@ def _header(dtype: np.dtype[Any], count: int) -> bytes:
 
 
 def check_length(ids: Ids, context: int, what: str) -> None:
-    """Raises GlgptError if there are too few ids for one window and its targets."""
+    """Raises GlgptError if there are too few ids for one window (`context` consecutive ids) and its targets."""
     if len(ids) <= context:
         raise GlgptError(
             f"the {what} text has {len(ids)} tokens, too few for a context of {context}: it needs {context + 1}; "
@@ -119,7 +119,7 @@ def check_length(ids: Ids, context: int, what: str) -> None:
 def batch(ids: Ids, seed: int, step: int, rows: int, context: int) -> Batch:
     """Returns the batch of one step: inputs and the targets that follow them, each `[rows, context]`.
 
-    The starts of the windows depend only on `seed`, `step` and the row.
+    Each row is a window: `context` consecutive ids. Its start depends only on `seed`, `step` and the row's number.
     """
     return windows(ids, starts(seed, step, rows, len(ids) - context), context)
 
@@ -132,7 +132,7 @@ def starts(seed: int, step: int, rows: int, count: int) -> NDArray[np.int64]:
 
 
 def shares(seed: int, step: NDArray[np.uint32], row: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Returns numbers in [0, 1), hashed from the seed, `step` and `row`, arrays of one shape or of one element."""
+    """Returns numbers in [0, 1), hashed from `seed`, `step` and `row` (arrays of the same shape, or of one element)."""
     high = _hash(_hash(_hash(np.array([seed], np.uint32)) + step) + row)
     low = _hash(high + np.uint32(0x9E3779B9))
     share: NDArray[np.float64] = (high.astype(np.float64) * 2.0**21 + (low >> np.uint32(11))) * 2.0**-53
@@ -153,9 +153,10 @@ def _hash(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def fixed_windows(ids: Ids, context: int, tokens: int) -> NDArray[np.int64]:
-    """Returns the starts of the windows of an evaluation: consecutive, so that each id is a target at most once.
+    """Returns the starts of an evaluation's windows of `context` ids; no two overlap, so each id is one target at most.
 
-    If they have more than `tokens` ids, returns as many windows as that allows, evenly spread; 0 allows all.
+    If all windows of the text have more than `tokens` ids together (0: no limit), returns evenly spread windows with at
+    most this many ids, but at least one window.
     """
     whole = (len(ids) - 1) // context
     some = min(whole, max(1, tokens // context)) if tokens else whole

@@ -19,7 +19,7 @@ MAX_PIECE_CHARACTERS = 1 << 22  # maximum characters of a piece, if a text has n
 
 @dataclass(frozen=True)
 class _Source:
-    """The bytes from `start` to `stop` of a file, or of a string in UTF-8."""
+    """The bytes from `start` to `stop` (excluded) of a file, or of a string in UTF-8 (`held`)."""
 
     name: str
     held: bytes | None
@@ -53,8 +53,8 @@ class Text:
     def of_files(cls, files: Iterable[str | Path]) -> Text:
         """Returns the text of the files in order, without byte order marks.
 
-        Raises GlgptError if there are no files, for an empty file and for one that is not a regular file, and OSError
-        for one that cannot be opened.
+        Raises GlgptError if the list is empty, and for a file that is empty or not regular. Raises OSError for a file
+        that cannot be opened.
         """
         sources = []
         for file in files:
@@ -96,7 +96,10 @@ class Text:
         return found.hexdigest()
 
     def split(self, last: float) -> tuple[Text, Text]:
-        """Splits off the `last` share of the bytes, between two characters; returns both parts."""
+        """Splits the text, between two characters, so that the second part has the `last` share of all bytes (0 to 1).
+
+        Returns both parts.
+        """
         parts: tuple[list[_Source], list[_Source]] = ([], [])
         at = int(self.size * (1 - last))
         for source in self._sources:
@@ -115,9 +118,11 @@ class Text:
     def pieces(self, whole: Iterable[str] = (), blanks: str = " \n", block: int = BLOCK) -> Iterator[tuple[str, int]]:
         """Yields the text in pieces of about `block` bytes, each with the number of bytes read so far.
 
-        The pieces, split into words separately, give the same words as the text: see `cut`, which takes `whole` and
-        `blanks`. If `cut` finds no place in `MAX_PIECE_CHARACTERS` characters, as in a long run of one character, the
-        text is divided there. Raises GlgptError, with file and offset, for bytes that are not UTF-8.
+        Tokenizing each piece gives the same words as tokenizing the whole text, because pieces end at positions that
+        `cut` returns (`whole` and `blanks` are its arguments). If `cut` finds no position in at least
+        `MAX_PIECE_CHARACTERS` characters, as in a long run of one character, the piece has all characters read so far.
+
+        Raises GlgptError, with file and offset, for bytes that are not UTF-8.
         """
         whole = list(whole)
         held, read, searched = "", 0, 0
@@ -146,17 +151,19 @@ class Text:
 
 
 def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 0) -> int:
-    """Returns the last position from `start` on at which GPT-2 always splits words, whatever text follows; 0 for none.
+    """Returns a position from `start` on at which GPT-2's tokenizer splits words, whatever text follows.
 
-    A word never continues from a non-blank into a blank, and its start does not depend on earlier text. `blanks` are
-    the characters before which to cut; `whole` are texts that must not be divided (special tokens).
+    A word of GPT-2 never continues from a non-blank into a blank, and the split of the text after the position does not
+    depend on the text before it. For each character of `blanks` in order, this searches the last suitable position
+    before such a character, and returns the first one found; 0 if there is none. A position is never within a text of
+    `whole` (special tokens).
     """
     special = [token for token in whole if len(token) > 1]
     end = len(text) - max(map(len, special), default=0)
     for blank in blanks:
         at = end
         while (at := text.rfind(blank, start, at)) > 0:
-            if text[at - 1].isspace():  # continues the search before this run of blanks
+            if text[at - 1].isspace():  # continue the search before this run of blanks
                 at = min(at, _run_start(text, start, at) + 1)
             elif all(text.find(token, max(0, at - len(token) + 1), at + len(token) - 1) < 0 for token in special):
                 return at
@@ -164,7 +171,7 @@ def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 
 
 
 def _run_start(text: str, start: int, at: int) -> int:
-    """Returns the start of the run of whitespace that ends at `at`, at least `start`."""
+    """Returns the start of the run of whitespace that ends before position `at`, but no less than `start`."""
     while at > start and text[at - 1].isspace():
         part = text[max(start, at - 64) : at]
         at -= len(part) - len(part.rstrip())

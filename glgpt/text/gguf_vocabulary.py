@@ -37,16 +37,16 @@ _ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_t
 
 @dataclass(frozen=True)
 class _Parts:
-    """A BPE: tokens and added tokens by id; of the added ones, those that `special` holds are control tokens."""
+    """A BPE: the ids of its tokens and added tokens; the tokens in `special` become control tokens of GGUF."""
 
-    kind: str  # of tokenizer.ggml.model
+    kind: str  # value of tokenizer.ggml.model
     pre: str
     vocab: Mapping[str, int]
     merges: Sequence[tuple[str, str]]
     added: Mapping[str, int]
     special: set[str]
     around: tuple[Sequence[int], Sequence[int]]  # ids before and after a prompt
-    space: bool = False  # before a text
+    space: bool = False  # True if a space is added before a text
 
 
 def vocabulary(model: Path, vocab_size: int, ends: Sequence[int]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def vocabulary(model: Path, vocab_size: int, ends: Sequence[int]) -> dict[str, A
     if tokenizer is None:
         return {f"{PREFIX}model": "none"}
     with tempfile.TemporaryDirectory() as name:
-        if not has_file(model, COMBINED) and not has_file(model, "vocab.json"):  # GPT-2's, which is not in the folder
+        if not has_file(model, COMBINED) and not has_file(model, "vocab.json"):  # GPT-2's tokenizer
             copy_model_tokenizer(model, vocab_size, Path(name))
         parts = _parts(Path(name) if any(Path(name).iterdir()) else model, model)
     named = named_tokens(model)
@@ -111,7 +111,7 @@ def _of_document(document: Document) -> _Parts:
 
 
 def _comparable(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Returns the steps of a pre-tokenizer as those of PRE_TOKENIZERS are written."""
+    """Returns the steps of a pre-tokenizer in the form of PRE_TOKENIZERS."""
     found = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer])
     return [step | {"trim_offsets": True} if step and step["type"] == "ByteLevel" else step for step in found]
 
@@ -119,7 +119,7 @@ def _comparable(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
 def _tokens(
     parts: _Parts, known: Mapping[str, int], named: Mapping[str, str], vocab_size: int, model: Path
 ) -> dict[str, Any]:
-    """Returns the tokens by id, their types, and the merges or scores."""
+    """Returns the metadata of the tokens: their texts by id, their types, and their merges (gpt2) or scores (llama)."""
     if max(known.values(), default=0) >= vocab_size:
         raise GlgptError(f"{quoted(model, 300)}: the tokenizer has more ids than the model's {vocab_size}")
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
@@ -144,7 +144,7 @@ def _tokens(
 
 
 def _check_merges(found: dict[str, Any], parts: _Parts, model: Path) -> None:
-    """Raises GlgptError if the scores of a SentencePiece tokenizer do not give its merges."""
+    """Raises GlgptError if a reader could not derive the merges of a SentencePiece tokenizer from its scores."""
     if parts.kind == "llama":
         again = tokenizer_files(GgufFile(model, found, {}))["tokenizer.json"]["model"]["merges"]
         if [tuple(pair) for pair in again] != list(parts.merges):

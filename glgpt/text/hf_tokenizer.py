@@ -1,4 +1,4 @@
-"""Runs BPE tokenizers that tiktoken cannot, with Hugging Face's `tokenizers` library."""
+"""Runs BPE tokenizers that tiktoken cannot run, with Hugging Face's `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HFTokenizer(Tokenizer):
-    """A tokenizer on the `tokenizers` library. For splits that are not in `gguf.splits`."""
+    """A tokenizer that runs on the `tokenizers` library, for ways of splitting a text that `gguf.splits` lacks."""
 
     def __init__(self, document: Document, vocab_size: int | None, named: Mapping[str, str]) -> None:
         """Loads a document; `named` are the configured special tokens by role. Raises FileError if it is damaged."""
@@ -25,7 +25,7 @@ class HFTokenizer(Tokenizer):
         with _refused(FileError, f"{self._name} is damaged: tokenizers cannot read it"):
             self._engine = Engine.from_str(document.for_engine())
             vocab = self._engine.get_vocab(with_added_tokens=True)
-            # Adding one again would reset whether it takes the blanks around it.
+            # Adding a token again would reset its options for the blanks around it (lstrip and rstrip).
             others = [text for text in named.values() if text in vocab and text not in document.added]
             self._engine.add_special_tokens(others)
             special = {about.content: token for token, about in self._engine.get_added_tokens_decoder().items()}
@@ -45,7 +45,7 @@ class HFTokenizer(Tokenizer):
         return found | {"added_tokens": [*found["added_tokens"], *named]}
 
     def _ordinary_ids(self, text: str) -> list[int]:
-        self._engine.encode_special_tokens = True  # as plain text
+        self._engine.encode_special_tokens = True  # treats special tokens as plain text
         try:
             return self._engine_ids(text)
         finally:
@@ -56,7 +56,7 @@ class HFTokenizer(Tokenizer):
             return list(self._engine.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str) -> list[int]:
-        """Encodes `text`; each special token in it becomes its one id."""
+        """Encodes `text`; each special token in it becomes a single id."""
         return self.checked(self._engine_ids(text))
 
 
@@ -74,7 +74,10 @@ def _refused(kind: type[GlgptError], what: str) -> Iterator[None]:
 
 
 def _decoding(document: Document) -> Callable[[str], bytes]:
-    """Returns a function from a token to its bytes, by the document's decoder; without one, \u2581 is a blank."""
+    """Returns a function that decodes a token to bytes as the document's decoder does.
+
+    If the document has no decoder, \u2581 stands for a blank.
+    """
     parts = steps(document.whole.decoder)
     kinds = {part.type for part in parts or steps(document.whole.pre_tokenizer)}
     single = document.whole.model.byte_fallback or "ByteFallback" in kinds

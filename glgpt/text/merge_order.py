@@ -1,4 +1,4 @@
-"""Checks if BPE merges may be applied by the rank of the joined bytes, as tiktoken does."""
+"""Checks whether BPE merges may be applied by the rank of the joined bytes, as tiktoken applies them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-_BYTES = 256  # numbers of the tokens of one byte; the tokens that merges make follow
+_BYTES = 256  # number of one-byte tokens, which come first; the tokens that merges make follow
 
 
 def stray_merge(merges: Collection[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
-    """Returns the first merge for which the rank of the joined bytes may give another result than the pair's rank.
+    """Returns the first merge for which applying merges by the rank of the joined bytes may give another result.
 
-    Merges are different pairs in the order of their ranks. Both agree if every token is made once, from earlier ones,
-    and its own bytes encode to it, as after BPE training. Returns None if they agree for all merges.
+    `merges` are distinct pairs in the order of their ranks; BPE applies them by the rank of the pair. The results agree
+    if every token is made by one merge, of earlier tokens, and encoding the token's bytes gives the token, as after BPE
+    training. Returns None if the results agree for all merges.
     """
     pairs, count = list(merges), len(merges)
     wholes = [a + b for a, b in pairs]
@@ -27,22 +28,26 @@ def stray_merge(merges: Collection[tuple[bytes, bytes]]) -> tuple[bytes, bytes] 
     )
     own = np.arange(_BYTES, _BYTES + count)
     stray = (made != own) | (left >= own) | (right >= own)
-    end = int(stray.argmax()) if stray.any() else count  # merges before it join tokens that earlier ones made
+    # Merges before `end` join only bytes and tokens of earlier merges.
+    end = int(stray.argmax()) if stray.any() else count
     first = _first_crossed(left[:end], right[:end])
     return pairs[first] if first < count else None
 
 
 def _first_crossed(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-    """Returns the index of the first merge across whose middle an earlier one joins bytes, or the number of merges.
+    """Returns the index of the first merge whose middle an earlier merge crosses; the number of merges if none is.
 
-    Undoes the merges of both sides of all merges at once, latest first. `left` and `right` are numbers of tokens.
+    `left` and `right` are the numbers of the two tokens that each merge joins; the middle is between these tokens. An
+    earlier merge crosses it by joining the last bytes of the left token to the first bytes of the right token. To find
+    such bytes, this undoes the merges that made the tokens next to the middle, the latest first, for all merges at
+    once.
     """
     count = first = len(left)
     codes = left * (_BYTES + count) + right
     order = np.argsort(codes)
     codes = codes[order]
     index = np.arange(count)
-    a, b, limit = left, right, _BYTES + index  # only merges of lower numbers than the limit would come first
+    a, b, limit = left, right, _BYTES + index  # only merges with numbers below the limit are applied earlier
     while len(index):
         code = a * (_BYTES + count) + b
         at = np.minimum(np.searchsorted(codes, code), count - 1)

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-MAX_RUN_CHARACTERS = 400_000  # tiktoken panics at a million blanks, a browser's engine at some million letters
+MAX_RUN_CHARACTERS = 400_000  # tiktoken panics at a million blanks; browsers fail at several million letters
 _BLANKS = [*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
-_IS_BLANK = np.isin(np.arange(_BLANKS[-1] + 2), _BLANKS)  # the last element is for all characters beyond
+_IS_BLANK = np.isin(np.arange(_BLANKS[-1] + 2), _BLANKS)  # the last element is for all characters after the last blank
 
 
 def parts(text: str, most: int = MAX_RUN_CHARACTERS) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from glgpt.errors import FileError, quoted
 
-MAX_IDS = 1 << 24  # ids of a vocabulary
+MAX_IDS = 1 << 24  # maximum ids of a vocabulary
 MAX_MERGES = 1 << 20
-MAX_SPECIAL_TOKENS = 10_000  # tokens that are never split: each is searched for at every character of a text
+MAX_SPECIAL_TOKENS = 10_000  # maximum tokens that are never split: each is searched for at every character
 
 
 def checked_ids(vocab: Any, path: Path) -> dict[str, int]:

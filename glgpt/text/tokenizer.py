@@ -32,7 +32,7 @@ _LABEL_WIDTH = 14
 
 
 def _byte_letters() -> dict[str, int]:
-    # In vocab.json every byte is one visible letter: itself if Latin-1 prints it, else one from U+0100 on.
+    # In vocab.json every byte is one visible letter: its Latin-1 character if printable, else a letter from U+0100 on.
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -57,17 +57,19 @@ class Tokenizer:
         ranks: Sequence[tuple[bytes, int]] = (),
         split: Split | None = GPT2,
     ) -> None:
-        """Stores the vocabulary: `tokens` are the bytes of each id, `special` are the ids of texts that are not split.
+        """Stores the vocabulary: `tokens` has the bytes of each id, `special` has the ids of texts that are not split.
 
-        `ordinary` encodes the text between special tokens. `ranks` and `split` describe `ordinary` for other engines:
-        the bytes and id (-1 for none) of each merge rank, and how a text is split (None: only `ordinary` can split it).
+        `ordinary` encodes the text between special tokens. `ranks` and `split` describe `ordinary` for other engines.
+        `ranks` has a token's bytes and its id (-1: none) for each rank: first the single bytes, then the merges in
+        order. `split` describes how a text is split into words; it is None if only `ordinary` can do so. With
+        `prefix_space`, `ordinary` adds a space before a text.
         """
         self.ranks, self.split = ranks, split
-        self.spelled: tuple[Mapping[str, int], Sequence[tuple[str, str]]] | None = None  # `ranks` in a file's letters
+        self.spelled: tuple[Mapping[str, int], Sequence[tuple[str, str]]] | None = None  # a file's vocab and merges
         self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` adds around a text
         self.plain = frozenset[
             str
-        ]()  # those of `special` that are words, such as runs of blanks: any text may hold them
+        ]()  # texts in `special` that are ordinary words, such as runs of blanks: any text may contain them
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self._ordinary = tokens, ordinary
         self.special = dict(sorted(special.items(), key=lambda token: token[1]))  # the same order in each run
@@ -86,7 +88,7 @@ class Tokenizer:
         }  # fmt: skip
 
     def encode(self, text: str) -> list[int]:
-        """Encodes `text`; each special token in it becomes its one id.
+        """Encodes `text`; each special token in it becomes a single id.
 
         Raises GlgptError if the vocabulary lacks a byte of the text.
         """
@@ -156,7 +158,10 @@ class StreamDecoder:
         return self._decoder.decode(self._tokenizer.token_bytes(token))
 
     def flush(self) -> str:
-        """Returns U+FFFD if the last character is incomplete, else "". All results joined equal `decode` of all ids."""
+        """Returns U+FFFD if the last character is incomplete, else "".
+
+        The results of all calls, joined, equal `decode` of all ids.
+        """
         return self._decoder.decode(b"", final=True)
 
 
@@ -179,10 +184,11 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
 
     `folder` may also be a GGUF file, which holds the tokenizer itself.
 
-    `vocab_size` is the model's; without a model, it is None and the largest id of the files determines it.
+    `vocab_size` is that of the model; without a model, it is None, and the largest id in the files determines the
+    size.
 
-    Without files, returns GPT-2's tokenizer for a model of `GPT2_VOCAB_SIZE` ids, if tiktoken has it or can download
-    it, and None otherwise. Raises GlgptError, naming the file, for a damaged file.
+    Without files, returns GPT-2's tokenizer if `vocab_size` is `GPT2_VOCAB_SIZE` and tiktoken has this
+    tokenizer or can download it; otherwise returns None. Raises GlgptError, naming the file, for a damaged file.
     """
     halves = [folder / name for name in ("vocab.json", "merges.txt")]
     plain = all(half.exists() for half in halves)
@@ -212,7 +218,7 @@ def gpt2_tokenizer() -> Tokenizer | None:
 
 
 def bounded(engine: tiktoken.Encoding) -> Callable[[str], list[int]]:
-    """Returns a function that encodes a text without special tokens; it divides runs that would make tiktoken panic."""
+    """Returns a function that encodes text without special tokens, and divides runs on which tiktoken would panic."""
     return lambda text: [token for part in parts(text) for token in engine.encode_ordinary(part)]
 
 
@@ -261,7 +267,10 @@ def _read_combined(folder: Path, vocab_size: int | None) -> Tokenizer | None:
 
 
 def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
-    """Converts a tokenizer.json for tiktoken; None if it is not a byte-level BPE with a split of `gguf.splits`."""
+    """Converts a tokenizer.json for tiktoken; returns None unless it is a byte-level BPE with a split of `gguf.splits`.
+
+    A split is a way of dividing a text into words.
+    """
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:
         return None
@@ -281,7 +290,7 @@ def _optional_json(folder: Path, name: str) -> dict[str, Any]:
 def named_tokens(folder: Path) -> dict[str, str]:
     """Returns the special tokens of the configuration by role: `bos_token`, `eos_token` and so on."""
     found: dict[str, str] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the later one decides
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the later file takes precedence
         config = _optional_json(folder, name)
         for role in _ROLES & config.keys():
             token = config[role]
@@ -297,12 +306,15 @@ def spell(token: bytes) -> str:
 
 
 def spelled_of(tokens: Sequence[bytes]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Returns the ids and the merges of `tokens`, given in training order, in the letters of vocab.json."""
+    """Returns the ids and merges of `tokens`, which are in training order, written in the letters of vocab.json."""
     return {spell(token): i for i, token in enumerate(tokens)}, [(spell(a), spell(b)) for a, b in merges_of(tokens)]
 
 
 def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """Returns the merges that made `tokens`, given in training order: the last merge in encoding each token."""
+    """Returns the merges that made `tokens`, which are in training order.
+
+    The merge of a token is the last one that encoding the token's bytes applies; a single byte has none.
+    """
     rank = {token: i for i, token in enumerate(tokens)}
     merges = []
     for token in tokens:
@@ -316,7 +328,7 @@ def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def letter_bytes(token: str) -> bytes:
-    """Returns the bytes of a token in vocab.json; one with other letters than the byte alphabet is plain text."""
+    """Converts a token of vocab.json to its bytes; a token with letters that stand for no byte is plain text."""
     try:
         return codecs.charmap_encode(token, "strict", _LETTER_CODES)[0]
     except UnicodeEncodeError:

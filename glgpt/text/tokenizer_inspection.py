@@ -10,12 +10,16 @@ import numpy as np
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer
 
-MIN_MERGE_RANK = 256  # ranks of the bytes; the ranks of merges follow
+MIN_MERGE_RANK = 256  # first rank of a merge; the lower ranks are those of the bytes
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Statistics of a tokenized text: `longest` and `rarest` are merged tokens, with id, label, bytes and count."""
+    """Statistics of a tokenized text.
+
+    `longest` and `rarest` list tokens that merges made, each with its id, label, number of bytes, and count in the
+    text.
+    """
 
     name: str
     vocab_size: int
@@ -30,7 +34,10 @@ class Cut:
 def cut_of(
     name: str, tokenizer: Tokenizer, text: Text, many: int = 12, progress: Callable[[int, int], None] | None = None
 ) -> Cut:
-    """Tokenizes a text and counts its tokens. Raises GlgptError if the vocabulary lacks a byte of it."""
+    """Tokenizes a text and counts its tokens; `many` is the number of tokens in `longest` and in `rarest`.
+
+    Raises GlgptError if the vocabulary lacks a byte of the text.
+    """
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     beginning: list[str] = []
     for piece, done in text.pieces(tokenizer.special):

@@ -1,4 +1,4 @@
-"""Makes tokenizers to train models with (GPT-2's, bytes, a BPE trained on the text, or a folder's) and writes them."""
+"""Writes the tokenizer for a training: GPT-2's, single bytes, a BPE trained on the text, or a copy of a folder's."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from glgpt.text.tokenizer import (
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
 MIN_BPE_SIZE = 257  # size of a BPE vocabulary without merges: the end of text and every byte
 MAX_BPE_SIZE = MAX_MERGES
-_PIECE = 1 << 16  # bytes sent to the trainer at a time; it buffers several hundred pieces before it counts them
+_PIECE = 1 << 16  # bytes sent to the trainer at a time; the trainer buffers hundreds of pieces before it counts them
 _LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each represents
 
 Progress = Callable[[int, int], None]
 
 
 def make_tokenizer(kind: str, text: Text, folder: Path, progress: Progress | None = None) -> Tokenizer:
-    """Writes the tokenizer `gpt2`, `bytes`, `bpe:N` (trained on `text`) or that of a folder to `folder`, and loads it.
+    """Writes a tokenizer to `folder` and loads it.
 
-    Raises GlgptError for any other `kind`, and if the tokenizer cannot be made.
+    `kind` is `gpt2`, `bytes`, `bpe:N` (trained on `text`) or another folder, whose tokenizer is copied. Raises
+    GlgptError for any other `kind`, and if the tokenizer cannot be made.
     """
     number = bpe_size(kind)
     if number is not None:
@@ -69,7 +70,7 @@ def bpe_size(kind: str) -> int | None:
 
 
 def checked_size(size: int) -> int:
-    """Returns a valid size of a BPE vocabulary. Raises GlgptError below `MIN_BPE_SIZE` and above `MAX_BPE_SIZE`."""
+    """Returns the size of a BPE vocabulary. Raises GlgptError below `MIN_BPE_SIZE` and above `MAX_BPE_SIZE`."""
     if size < MIN_BPE_SIZE:
         raise GlgptError(
             f"a vocabulary of {size} is too small: 256 bytes and {EOS} make {MIN_BPE_SIZE} before any merge"
@@ -80,7 +81,7 @@ def checked_size(size: int) -> int:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copies the tokenizer files of a folder, or of a GGUF file. Raises GlgptError if it has none."""
+    """Copies the tokenizer files of a folder, or of a GGUF file. Raises GlgptError if there are none."""
     found = [name for name in FILES if has_file(source, name)]
     if not {"vocab.json", "merges.txt"} <= set(found) and COMBINED not in found:
         raise FileError(
@@ -92,7 +93,10 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
 
 
 def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenizer:
-    """Copies the tokenizer of a checkpoint; without files, writes GPT-2's if the vocabulary has its size."""
+    """Copies the tokenizer of a checkpoint to `folder` and loads it.
+
+    If the checkpoint has no tokenizer files and its vocabulary has GPT-2's size, writes GPT-2's tokenizer.
+    """
     if vocab_size == GPT2_VOCAB_SIZE and not any(has_file(model, name) for name in FILES[:3]):
         _write_gpt2(folder)
     else:
@@ -108,7 +112,7 @@ def _loaded(folder: Path, kind: str, vocab_size: int | None = None) -> Tokenizer
 
 
 def identity(folder: Path) -> str:
-    """Returns the SHA-256 of a folder's tokenizer files: tokenizers with the same one give the same ids."""
+    """Returns the SHA-256 of a folder's tokenizer files: tokenizers with the same SHA-256 give the same ids."""
     found = hashlib.sha256()
     for name in FILES:
         if (folder / name).is_file():
@@ -121,7 +125,7 @@ def train_bpe(text: Text, size: int, folder: Path, progress: Progress | None = N
     """Trains a byte-level BPE of `size` tokens and writes it in GPT-2's file format.
 
     Id 0 is the end of text, followed by the bytes in the order of their letters, and by the merges. Pairs that occur at
-    least twice are merged; of equally frequent pairs, the one with the smaller ids first. Words are divided after
+    least twice are merged; of equally frequent pairs, that with the smaller ids is first. Words are divided after
     `bpe_process.MAX_WORD_BYTES` bytes. The same text gives the same files. Raises GlgptError if the size is too small,
     or larger than the text allows.
     """
@@ -152,7 +156,7 @@ def _write_gpt2(folder: Path) -> None:
 
 
 def _write(folder: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], eos: str | None) -> None:
-    """Writes a tokenizer's files; the third keeps transformers from adding an end-of-text token that is not there."""
+    """Writes a tokenizer's files; tokenizer_config.json keeps transformers from adding an `eos` that `vocab` lacks."""
     config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
     config |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), eos)
     ordered = dict(sorted(vocab.items(), key=lambda item: item[1]))

@@ -1,4 +1,4 @@
-"""Defines what a training run needs of a trainer, the events it reports to its callbacks, and its result."""
+"""Defines the trainer that a training run needs, the events that the run reports to callbacks, and the run's result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DivergedError(GlgptError):
-    """A loss or gradient that is not finite; the message gives the step, the tensor and the last good checkpoint."""
+    """Raised for a loss or gradient that is not finite; the message has the step, tensor and last good checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Start:
     train_tokens: int
     validation_tokens: int
     memory: Mapping[str, int]  # bytes by role
-    step: int  # steps already done
+    step: int  # number of steps already done
 
 
 @dataclass(frozen=True)
 class StepResult:
     """The result of a step: its number from 1, mean loss in nats per target, norm of all gradients before clipping.
 
-    In f16, also the loss scale, and how often the step was repeated because gradients overflowed.
+    In f16, it also has the loss scale, and how often the step was repeated because gradients overflowed.
     """
 
     step: int
@@ -50,7 +50,7 @@ class StepResult:
 
 
 class RunTrainer(Protocol):
-    """A trainer as a training run needs it; `trainer.Trainer` is one. The methods behave as documented there."""
+    """The interface of a training run to its trainer. `trainer.Trainer` implements it and documents the methods."""
 
     @property
     def config(self) -> ModelConfig:
@@ -58,20 +58,20 @@ class RunTrainer(Protocol):
 
     @property
     def steps_done(self) -> int:
-        """The number of steps taken, those in flight included."""
+        """The number of steps taken, including those in flight (submitted, but with results that are not read yet)."""
 
     @property
     def memory(self) -> Mapping[str, int]:
-        """The sizes of all tensors in bytes, by role."""
+        """The sizes of all textures in bytes, by role."""
 
     def __init__(self, model: ModelConfig | str, *, batch: int, context: int, seed: int, **settings: Any) -> None: ...
 
     @classmethod
     def load(cls, folder: Path, **overrides: Any) -> RunTrainer:
-        """Resumes from the files of `save`, with these settings changed."""
+        """Resumes from the files of `save`, with the settings in `overrides` changed."""
 
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
-        """Takes a step without waiting; returns the results that have arrived."""
+        """Takes a step without waiting for it; returns the results of earlier steps that have arrived."""
 
     def drain(self) -> list[StepResult]:
         """Waits for every step in flight and returns their results."""
@@ -83,13 +83,13 @@ class RunTrainer(Protocol):
         """Yields up to `tokens` ids after `ids` with the current parameters."""
 
     def not_finite(self) -> str | None:
-        """Returns the name of the first tensor that contains a NaN or an infinity."""
+        """Returns the name of the first tensor that contains a NaN or an infinity; None if there is none."""
 
     def save(self, folder: Path, eos: int | None = None, progress: Callable[[int, int], object] = ...) -> None:
         """Writes a checkpoint and the state from which `load` resumes; calls `progress` with tensors done and total."""
 
     def close(self) -> None:
-        """Releases what the trainer holds."""
+        """Releases the trainer's resources."""
 
     def __enter__(self) -> RunTrainer: ...
 
@@ -109,7 +109,7 @@ class Step:
     validation_loss: float | None = None  # nats per token
     bits_per_byte: float | None = None  # of the validation text
     loss_scale: float | None = None  # in f16, the factor of the loss
-    overflows: int = 0  # repeats of the step because gradients overflowed f16
+    overflows: int = 0  # how often the step was repeated because gradients overflowed f16
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class Trained:
     loss: float | None
     validation_loss: float | None
     bits_per_byte: float | None
-    validation_step: int | None  # when it was measured; an interrupt may prevent a later one
-    tokens: int  # trained on in this session
+    validation_step: int | None  # step of the last validation; an interrupt may prevent a later one
+    tokens: int  # number of tokens trained on in this session
     seconds: float
     interrupted: bool
     signal: int | None = None  # number of the signal that interrupted the run
@@ -130,7 +130,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class TrainingCallbacks:
-    """Functions that a training run calls at its events; None if not needed."""
+    """Functions that a training run calls at its events; a function that is not needed is None."""
 
     on_plan: Callable[[Plan], object] | None = None  # texture memory and time of a step, before anything is allocated
     on_start: Callable[[Start], object] | None = None  # the run folder exists
@@ -138,10 +138,10 @@ class TrainingCallbacks:
     on_validation: Callable[[int, float, float], object] | None = None  # step, nats per token, bits per byte
     on_sample: Callable[[int, str], object] | None = None  # step, text
     on_save: Callable[[int], object] | None = None  # step of the checkpoint
-    on_progress: Callable[[str, int, int], object] | None = None  # long task, done, total
+    on_progress: Callable[[str, int, int], object] | None = None  # name of a long task, amount done, total
 
     def task(self, what: str) -> Callable[[int, int], None]:
-        """Returns `on_progress` for one task."""
+        """Returns a function that calls `on_progress` for the task `what`, with (amount done, total)."""
 
         def show(done: int, total: int) -> None:
             if self.on_progress:

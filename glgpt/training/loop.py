@@ -1,4 +1,7 @@
-"""The loop of a run: takes steps, logs them, evaluates, samples, saves, and stops on a signal."""
+"""Runs the loop of a training: takes steps, logs them, evaluates, samples, saves, and stops on a signal.
+
+A step is in flight from its submission to the device until its results are read.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ RECENT = 50  # number of results over which tokens/s is measured
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Yields a list that receives the first SIGINT or SIGTERM; a second one raises the exception of the first."""
+    """Yields a list that receives the number of the first SIGINT or SIGTERM.
+
+    A second signal raises the exception that stands for the first one.
+    """
     caught: list[int] = []
     second = Unwinding()
 
@@ -63,19 +69,19 @@ class Loop:
         self.first = self.saved = trainer.steps_done
         self.last: Step | None = None
         self.validation: tuple[float, float] | None = None  # nats per token, bits per byte
-        self.validated: int | None = None  # the step of that measurement
+        self.validated: int | None = None  # the step of the last validation
         self._stop: Sequence[int] = ()
         self._rows = settings.batch * settings.accumulate
         self._begun = time.perf_counter()
         self._other = 0.0  # seconds not spent on steps
         self._rate = 0.0  # steps per second
-        # (step, seconds) of results while steps are in flight
+        # (step, seconds) of each recent result that arrived while later steps were in flight
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
-        self._idle: tuple[int, float] | None = None  # (step, seconds) when nothing was in flight
+        self._idle: tuple[int, float] | None = None  # (step, seconds) at the last `_drain`
         self._lengths: np.ndarray | None = None
 
     def go(self) -> Trained:
-        """Trains to the end, or until the first interrupt; both save a checkpoint."""
+        """Trains to the end, or until the first interrupt; saves a checkpoint in both cases."""
         with stoppable() as self._stop:
             with self._untimed():
                 self._catch_up()
@@ -102,9 +108,10 @@ class Loop:
         )
 
     def keep(self, step: int, loss: float | None) -> dict[str, Any]:
-        """Evaluates, samples, logs and saves parameters that were trained elsewhere up to `step`, with their last loss.
+        """Evaluates, samples, logs and saves parameters that were trained elsewhere up to `step`.
 
-        Returns the line of metrics.jsonl, with the sample. Raises DivergedError if a parameter is not finite.
+        `loss` is the last training loss. Returns the line of metrics.jsonl with the sample added. Raises DivergedError
+        if a parameter is not finite.
         """
         line: dict[str, Any] = {"step": step, "lr": self.settings.lr_at(step)} | (
             {} if loss is None else {"loss": loss}
@@ -146,7 +153,10 @@ class Loop:
                 self._save(step)
 
     def _drain(self) -> list[StepResult]:
-        """Waits for the steps in flight. Measures the speed since the previous call, since results arrive together."""
+        """Waits for the steps in flight and returns their results.
+
+        Measures the speed over all steps since the previous call, because these results arrive together.
+        """
         results = self._asked(self.trainer.drain)
         now = self.trainer.steps_done, self._busy()
         self._rate = _slope(self._idle, now) if self._idle else 0.0
@@ -158,7 +168,7 @@ class Loop:
         return bool(every) and (step % every == 0 or step == self.settings.steps)
 
     def _catch_up(self) -> None:
-        """Runs the validation before the first step, and what an interrupt prevented after the last one."""
+        """Runs the validation before the first step, and the validation or sample that the last interrupt prevented."""
         lines, s = self.run.lines(), self.settings
         last = next((line for line in reversed(lines) if line.get("validation_loss") is not None), None)
         if last:
@@ -175,7 +185,7 @@ class Loop:
 
     @contextlib.contextmanager
     def _untimed(self) -> Iterator[None]:
-        """Excludes the time spent inside from tokens/s."""
+        """Excludes the time spent in the block from tokens/s."""
         start = time.perf_counter()
         try:
             yield
@@ -186,7 +196,7 @@ class Loop:
         return time.perf_counter() - self._begun - self._other
 
     def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
-        """Logs steps whose results have arrived; with `evaluated`, the last validation belongs to them."""
+        """Logs steps whose results have arrived; with `evaluated`, adds the results of the last validation to them."""
         for result in results:
             nats, bits = self.validation if evaluated and self.validation else (None, None)
             self.last = Step(
@@ -217,7 +227,7 @@ class Loop:
         self.run.note({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
 
     def _asked(self, ask: Callable[[], list[StepResult]]) -> list[StepResult]:
-        """Returns results of the trainer. Raises DivergedError if no loss scale prevents an overflow of gradients."""
+        """Returns the trainer's results, from `ask`. Raises DivergedError if gradients overflow at every loss scale."""
         try:
             return ask()
         except OverflowedError as error:
@@ -240,7 +250,10 @@ class Loop:
         )
 
     def _evaluate(self, step: int) -> bool:
-        """Measures the loss on fixed windows of the validation text; False if there is none, or after an interrupt."""
+        """Measures the loss on fixed windows (sequences of `context` tokens) of the validation text.
+
+        Returns False if such a text is missing, or after an interrupt.
+        """
         s, ids = self.settings, self.data.validation
         if not len(ids):
             return False
@@ -262,7 +275,7 @@ class Loop:
         return True
 
     def _sample(self, step: int) -> None:
-        """Samples a text from the current model; if the context is full, continues from its later half."""
+        """Samples a text from the current model; whenever the context is full, continues from the later half of it."""
         s, ids = self.settings, list(self._prompt())
         prompt = len(ids)
         while len(ids) - prompt < s.sample_tokens and not self._stop:

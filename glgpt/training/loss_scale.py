@@ -1,4 +1,4 @@
-"""The factor of the loss in f16 training, which keeps gradients in the range of float16 (Micikevicius et al. 2018)."""
+"""Scales the loss in f16 training, to keep gradients in the range of float16 (Micikevicius et al. 2018)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROW_AFTER = 2000  # steps without an overflow
 
 
 class OverflowedError(GlgptError):
-    """Gradients that overflow f16 with every loss scale: `what` describes those of `step`."""
+    """Raised if gradients overflow f16 even with the smallest loss scale; `what` describes the overflow in `step`."""
 
     def __init__(self, step: int, what: str) -> None:
         super().__init__(f"step {step}: {what}; use a lower lr or clip, or train with precision f32")
@@ -21,24 +21,24 @@ class OverflowedError(GlgptError):
 
 @dataclass(frozen=True)
 class LossScale:
-    """A power of two, and the number of steps taken with it.
+    """The factor of the loss, which is a power of two (`value`), and the number of steps taken with it.
 
-    A gradient above the largest float16 makes the norm of all gradients infinite, and the step changes no parameter:
-    the scale is halved, and the step is repeated. After `GROW_AFTER` steps the scale doubles, since small gradients
-    underflow to zero.
+    A gradient above the largest float16 makes the norm of all gradients infinite, and the step changes no parameter.
+    Then the scale is halved and the step is repeated. After `GROW_AFTER` steps the scale doubles, because small
+    gradients underflow to zero if the scale is too small.
     """
 
     value: float = START
     steps: int = 0
 
     def after_step(self) -> LossScale:
-        """Returns the scale of the next step after one without overflow."""
+        """Returns the scale for the next step, after a step without overflow."""
         if self.steps + 1 < GROW_AFTER:
             return LossScale(self.value, self.steps + 1)
         return LossScale(min(2 * self.value, MAX_SCALE), 0)
 
     def after_overflow(self, step: int) -> LossScale:
-        """Returns the scale for repeating the step. Raises OverflowedError if it is already the smallest."""
+        """Returns the scale for repeating the step. Raises OverflowedError if this scale is already the smallest."""
         if self.value <= MIN_SCALE:
             raise OverflowedError(step, f"gradients overflow f16 even with a loss scale of {self.value:g}")
         return LossScale(max(self.value / 2, MIN_SCALE), 0)

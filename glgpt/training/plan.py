@@ -1,4 +1,4 @@
-"""The texture memory and time of a training step, computed from the recorded program before anything is allocated."""
+"""Computes a training step's texture memory and time from the recorded program, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Plan:
 
     @property
     def fixed(self) -> int:
-        """Bytes for parameters, gradients, moments and caches, which no setting changes."""
+        """Bytes for parameters, gradients, moments (AdamW's running averages) and caches, which no setting changes."""
         return self.memory["weight"] + self.memory["state"]
 
     @property

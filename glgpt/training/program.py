@@ -23,18 +23,18 @@ from glgpt.program.tensor import Tensor
 from glgpt.training.settings import MAX_RATE, PRECISIONS
 
 MOMENTS = ("moment", "squares")  # AdamW's running averages of a parameter's gradients
-SLOTS = 256  # maximum micro-batches of a step; a texture holds a loss for each, and one for `evaluate`
+SLOTS = 256  # maximum micro-batches of a step; `losses` has a row for each, and one for `evaluate`
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Everything that a recorded training step depends on, except the model.
 
-    A step runs `batch` sequences of `context` tokens, `accumulate` times; `betas`, `eps` and `weight_decay` (of
-    matrices) are AdamW's; `clip` is the maximum norm of all gradients together (0: no clipping); `dropout` and
-    `recompute` are as in `models.network.Batch`. With `precision` f16, the inputs of products and the activations saved
-    for the backward pass are stored as float16; parameters, moments, the residual stream, sums and losses stay f32, and
-    the loss is scaled (`loss_scale`).
+    A step runs `accumulate` micro-batches, each of `batch` sequences of `context` tokens. `betas`, `eps` and
+    `weight_decay` are AdamW's; only matrices decay. `clip` is the maximum norm of all gradients together (0: no
+    clipping). `dropout` and `recompute` are as in `models.network.Batch`. With `precision` f16, the inputs of products
+    and the activations saved for the backward pass are stored as float16; parameters, moments, the residual stream,
+    sums and losses stay f32, and the loss is scaled (`loss_scale`).
     """
 
     batch: int
@@ -50,7 +50,7 @@ class Recipe:
 
     @property
     def rows(self) -> int:
-        """Rows of a whole step; each has a target."""
+        """Number of rows (tokens) of a whole step; each has a target."""
         return self.batch * self.context * self.accumulate
 
     def __post_init__(self) -> None:
@@ -75,7 +75,10 @@ class Recipe:
 
 
 def program_digest(config: ModelConfig, recipe: Recipe) -> str:
-    """Returns the SHA-256 of all that determines a step's result but its kernel; equal digests train together."""
+    """Returns the SHA-256 of everything that determines a step's result, except the kernel.
+
+    Trainers with equal digests can train together.
+    """
     fields = {"config": config.fields(), "recipe": asdict(recipe) | {"recompute": False}}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
@@ -109,16 +112,18 @@ def training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel
 
 
 def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: Kernel) -> None:
-    """Records `init`, `backward`, `accumulate` (for several micro-batches), `update`, `evaluate` and generation.
+    """Records the entries of training: `init`, `backward`, `accumulate`, `update`, `evaluate` and those of generation.
 
-    `init` makes fresh parameters from the scalar `seed`. `backward` leaves the gradients of (sum of losses) / (rows of
-    the whole step) in the states `d.<parameter>`, and `accumulate` adds to them. Both, and `evaluate`, write (sum of
-    losses, number of targets that count, ..) to row `row` of the state `losses`: 0 for `backward`, then one for each
-    micro-batch. `update` takes a step on the mean over all targets of the step that count, and leaves (gradient norm,
-    factor of the gradients, 1 if finite, 0) in the state `gradient_norm`. After the parameters have changed, `prepare`
-    must be played before a generation.
+    An entry is a named list of passes, and a state is a texture that outlives an entry. `init` makes fresh parameters
+    from the scalar `seed`. `backward` runs the first micro-batch and leaves the gradients of (sum of losses) / (rows of
+    the whole step) in the states `d.<parameter>`. `accumulate` (only if there are several micro-batches) runs another
+    one and adds its gradients to these states. `backward`, `accumulate` and `evaluate` write (sum of losses, number of
+    targets that count, ..) to row `row` of the state `losses`: row 0 for `backward`, the next rows for `accumulate`,
+    and row `SLOTS` for `evaluate`. `update` changes the parameters by a step on the mean over all targets that count,
+    and leaves (norm of the gradients, factor of the gradients, 1 if the norm is finite, 0) in the state
+    `gradient_norm`. After the parameters have changed, `prepare` must be played before a generation.
 
-    Raises GlgptError if the limits do not allow it.
+    Raises GlgptError if the limits do not allow the step.
     """
     if recipe.context > config.n_positions:
         raise GlgptError(f"a context of {recipe.context} tokens is beyond the model's n_positions {config.n_positions}")
@@ -127,7 +132,7 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
     if recipe.batch * recipe.context > (limit := rec.limits.max_texture_size):
         raise GlgptError(
             f"a batch of {recipe.batch} x {recipe.context} tokens is beyond the {limit} that this device takes; "
-            "use a smaller one, and accumulate more of them"
+            "use a smaller batch, and accumulate more batches"
         )
     batch = Batch(recipe.batch, recipe.dropout, recipe.recompute)
     network = Network(rec, config, kernel, recipe.precision, batch=batch, role="state")
@@ -185,7 +190,10 @@ def _losses(rec: Recorder) -> Tensor:
 
 
 def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-    """Returns parameter -> the state with its gradient; with `so_far`, another state with the sum."""
+    """Returns, for each parameter, the state that holds its gradient; with `so_far`, the sum of both gradients.
+
+    `so_far` maps each parameter to its gradient over the earlier micro-batches.
+    """
     rec, suffix = network.rec, ".sum" if so_far else ""
     with rec.taping() as tape:
         loss = _loss(network, recipe)
@@ -206,7 +214,7 @@ def _moments(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial(network: Network) -> None:
-    """Records fresh parameters as the spec of each defines them."""
+    """Records the passes that make fresh parameters, each with the mean and the deviation of its `Parameter`."""
     for site, parameter in enumerate(network.config.parameters.values()):
         x = network.parameter(parameter.name)
         rows, cols = parameter.used(x.rows, x.cols)

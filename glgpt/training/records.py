@@ -1,4 +1,4 @@
-"""Schemas of a run folder's files: `train.json`, lines of `metrics.jsonl`, the metadata of `state.safetensors`."""
+"""Defines the schemas of a run folder: `train.json`, a line of `metrics.jsonl`, the metadata of `state.safetensors`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Source(_Strict):
 
 
 class Record(_Strict):
-    """`train.json`: how a run was started; `files` is empty if it was given a text."""
+    """`train.json`: how a run was started; `files` is empty if the run was given a text."""
 
     glgpt: str = ""
     files: list[str]
@@ -42,12 +42,12 @@ class Record(_Strict):
     init: str | None = None
     vocab_size: Size
     data: str  # identifies the text and the tokenizer: `Data.key`
-    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # `identity` of its files
+    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # `tokenizer_training.identity` of its files
     settings: Settings
 
 
 class Line(_Strict):
-    """A line of `metrics.jsonl`: a step's results, those of a validation if one was due, and in f16 the loss scale."""
+    """A line of `metrics.jsonl`: the results of a step, of a validation if one was due, and in f16 the loss scale."""
 
     step: Steps
     loss: Figure = None
@@ -67,7 +67,7 @@ class Line(_Strict):
 
 
 class Made(_Strict):
-    """The device, kernel and fetch that computed a state: only the same ones reproduce it bit for bit."""
+    """The device, kernel and texture fetch that computed a state; only the same three reproduce it bit for bit."""
 
     on: str
     kernel: str
@@ -82,7 +82,7 @@ class Made(_Strict):
 
 
 class RecipeFields(BaseModel):
-    """The fields of `Recipe`; a batch or context of None is taken from the steps."""
+    """The fields of `Recipe`; if `batch` or `context` is None, the trainer takes it from the arrays of its steps."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
 
@@ -106,16 +106,16 @@ class Scale(_Strict):
 
 
 class Sum(_Strict):
-    """SHA-256 and shape of a tensor's bytes: little-endian f32, row by row."""
+    """The SHA-256 of a tensor's bytes (little-endian f32, row by row), and its shape."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     shape: list[Annotated[int, Field(ge=1, le=MAX_SIZE)]]
 
 
 class About(_Strict):
-    """The metadata of a state; browsers write neither `made` nor `tensors`.
+    """The metadata of `state.safetensors`; browsers write neither `made` nor `tensors`.
 
-    `shape` is the recorded batch and context if the recipe leaves one open.
+    `shape` is (batch, context) of the recorded program if either of them is None in the recipe.
     """
 
     config: dict[str, Any]

@@ -25,7 +25,7 @@ from glgpt.training.records import Record
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
 from glgpt.training.settings import Settings, settings_for
 
-# Settings that may change when a run is resumed; the others determine the model and its batches.
+# Settings that may change when a run is resumed; the other settings determine the model and its batches.
 CHANGEABLE = (
     "steps lr min_lr warmup schedule weight_decay clip dropout recompute device max_texture_memory "
     "eval_every eval_tokens sample_every sample_tokens save_every keep"
@@ -46,10 +46,10 @@ def train(
     """Trains a model on files of UTF-8 text (joined in the given order), or on `text`; returns when it is done.
 
     A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights with a `preset`'s size
-    (default "nano") or from the checkpoint `init`, and accepts any field of `training.settings.Settings`. `resume`
-    continues the run in that folder as if it had never stopped, bit for bit, with its own text and settings, except
-    those of `CHANGEABLE` that are given. An interrupt (Ctrl-C, SIGTERM) ends it early with a checkpoint; a second one
-    ends it immediately.
+    (default "nano") or from the checkpoint `init`, and accepts any field of `training.settings.Settings`. With
+    `resume`, the run in the folder `resume` continues bit for bit as if it had never stopped. It keeps its text, and
+    all settings except those of `CHANGEABLE` that are given. An interrupt (Ctrl-C, SIGTERM) ends a run early with a
+    checkpoint; a second interrupt ends it immediately.
 
     `callbacks` are notified of steps, validations, samples and checkpoints.
 
@@ -107,15 +107,16 @@ def new_run(
 ) -> Iterator[NewRun]:
     """Creates the folder of a new run: tokenizer, settings, and fresh weights or those of a checkpoint.
 
-    `record` holds the `files`, `preset` and `init` of `records.Record`, `given` the settings that differ from the
-    preset's. `also` is called with the folder, the trainer, the data and the settings before the folder appears under
-    its name, so that the files it writes are there from the start. Raises GlgptError for unusable text or settings.
+    `record` holds the `files`, `preset` and `init` of `records.Record`, and `given` has the settings that differ from
+    the preset's. `also` is called with the folder, the trainer, the data and the settings before the folder appears
+    under its name, so that the files that `also` writes are there from the start. Raises GlgptError for unusable text
+    or settings.
     """
     init = record["init"]
     if init is None:
         record["preset"] = record["preset"] or "nano"
     elif record["preset"] is not None:
-        raise GlgptError("preset and init exclude each other: a checkpoint has its size")
+        raise GlgptError("preset and init cannot be combined: the checkpoint determines the size")
     if out is None:
         stem = Path(record["files"][0]).stem if record["files"] else "text"
         out = free_name(Path("runs") / f"{stem}-{record['preset'] or Path(init).name}")
@@ -199,7 +200,7 @@ def _trainer() -> type[RunTrainer]:
 
 
 def _options(s: Settings, callbacks: TrainingCallbacks) -> dict[str, Any]:
-    """Returns the options of a trainer."""
+    """Returns a trainer's options from the settings of a run."""
     device = int(s.device) if str(s.device).isdecimal() else s.device
     names = ("batch", "accumulate", "lr", "weight_decay", "dropout", "recompute", "precision", "max_texture_memory")
     return {name: getattr(s, name) for name in names} | {

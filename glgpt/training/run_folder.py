@@ -1,4 +1,4 @@
-"""The folder of one training run: settings, metrics, samples and saved steps. `state` writes the checkpoints."""
+"""Manages the folder of a training run: settings, metrics, samples and saved steps. `state` writes the checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glgpt.system.locks import lock_folder
 from glgpt.system.outputs import output_folder
 from glgpt.training.records import Line, Record, validated
 
-MAX_METRICS_BYTES = 1 << 30  # bytes: about five million steps
+MAX_METRICS_BYTES = 1 << 30  # enough for about five million steps
 RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "state.safetensors"
 
 
@@ -39,7 +39,7 @@ def free_name(path: Path) -> Path:
 
 @contextlib.contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder that is renamed to `path` when the block ends, and removed if it fails."""
+    """Yields a temporary folder that is renamed to `path` when the `with` block ends, or removed if the block fails."""
     with staged_folder(path) as folder:
         yield folder
         check_new(path)  # another run may have taken the name
@@ -49,7 +49,7 @@ class RunFolder:
     """A run's folder, locked by one process at a time; close it, or use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Raises GlgptError if the folder is not a run's, or another process is training in it."""
+        """Raises GlgptError if the folder is not that of a run, or if another process is training in it."""
         self.path = path
         for name in (RECORD, STATE):
             if not (path / name).is_file():
@@ -77,10 +77,10 @@ class RunFolder:
         self._forget([later for later in kept_steps(self.path) if later > step])
 
     def keep(self, step: int, most: int) -> None:
-        """Saves the model of `step` in a separate folder, and deletes all but the last `most` of these folders.
+        """Saves the model of `step` in a separate folder, and deletes all but the last `most` of such folders.
 
-        The files are hard links to those of the run, which are replaced rather than overwritten, so they need no extra
-        space.
+        If `most` is 0, saves nothing. The files are hard links to the run's files, so they need no extra space; the run
+        replaces its files instead of overwriting them.
         """
         self._forget([*(kept_steps(self.path)[: -most + 1] if most > 1 else kept_steps(self.path)), step])
         if not most:
@@ -105,7 +105,7 @@ class RunFolder:
             self._metrics.flush()
 
     def amend(self, step: int, values: dict[str, Any]) -> None:
-        """Adds values to the line of the last step, or appends a line if there is none for it."""
+        """Adds values to the line of the last step, or appends a line if the step has none."""
         lines = self.lines()
         if lines and lines[-1]["step"] == step:
             values = lines.pop() | values

@@ -1,4 +1,4 @@
-"""Presets of model sizes, the settings of a run, and the learning rate of each step."""
+"""Defines presets of model sizes, the settings of a run, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import MAX_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
-MAX_COUNT = 1 << 53  # maximum of steps and other counts: exact in a double
+MAX_COUNT = 1 << 53  # maximum number of steps and other counts: exact in a double
 MAX_RATE = 3.4e38  # the largest learning rate: shaders take it as a 32-bit float
 PRECISIONS = ("f32", "f16")  # of the inputs of products
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
@@ -74,7 +74,7 @@ class Settings:
     dropout: float = 0.0
     recompute: bool = False
     precision: str = "f32"
-    eval_every: int = 250  # steps; 0: never, as for the next two
+    eval_every: int = 250  # number of steps; 0: never (also for the next two fields)
     sample_every: int = 250
     save_every: int = 250
     keep: int = 3  # number of checkpoints whose models are retained
@@ -147,9 +147,9 @@ class Settings:
 
 
 def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str, Any]) -> Settings:
-    """Returns settings: those `given`, and defaults from the preset or for fine-tuning `model`.
+    """Returns settings: those `given`, and for the other ones the defaults of the preset or of fine-tuning `model`.
 
-    Raises GlgptError for an unknown preset or setting, or one that the model determines.
+    Raises GlgptError for an unknown preset or setting, or for a setting that the model determines.
     """
     unknown = given.keys() - {field.name for field in fields(Settings)}
     if unknown:

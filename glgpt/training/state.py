@@ -36,14 +36,15 @@ def write(
 ) -> None:
     """Writes `state.safetensors`, `model.safetensors` and `config.json`; each is replaced only when complete.
 
-    The state is one file with everything needed to resume, so that it is consistent at any moment; its metadata holds
-    `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all that. The other two files are a Hugging Face
-    checkpoint, with the SHA-256 of each tensor in its metadata; `eos` is the id that begins and ends a text, None if
+    `state.safetensors` alone has everything needed to resume, so it is consistent at any moment. Its metadata holds
+    `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all these fields. The other two files are a Hugging
+    Face checkpoint, whose metadata holds the SHA-256 of each tensor. `eos` is the id that begins and ends a text; None:
     the tokenizer has none.
 
-    Each array is taken once and released before the next, so that a mapping which reads them from textures needs the
-    memory of one. `progress` is called with the number of tensors written, and of all. Raises OSError, naming the file,
-    if the folder cannot be written, and GlgptError, leaving the old files, if a value is not finite.
+    Each array is taken from its mapping once, and released before the next one is taken. A mapping that reads arrays
+    from textures therefore needs memory for only one array. `progress` is called with the number of tensors written and
+    the number of all tensors. Raises OSError, naming the file, if the folder cannot be written. Raises GlgptError,
+    leaving the old files, if a value is not finite.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shapes = {name: config.parameters[name].shape for name in arrays}
@@ -82,9 +83,9 @@ def write(
 
 
 def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
-    """Returns a state's metadata (`about` of `write`), and a function that reads and checks one of its arrays.
+    """Returns the metadata of the state in a folder, and a function that reads and checks one of the state's arrays.
 
-    A state without checksums (a browser's) is checked for shapes and for values that are not finite.
+    If the state has no checksums (browsers write none), only the shapes are checked, and whether all values are finite.
     Raises FileError, naming file and field or tensor, for a folder without a state, or a state that is damaged.
     """
     path = folder / STATE

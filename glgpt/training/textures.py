@@ -20,7 +20,7 @@ STATES = ("", *(f".{m}" for m in MOMENTS))  # suffixes of the textures of a para
 
 
 class TrainingTextures:
-    """A player of a training program, whose textures are read and written by a checkpoint's names and shapes."""
+    """Reads and writes the textures of a training program's player, with a checkpoint's names and shapes."""
 
     def __init__(self, config: ModelConfig, player: Player) -> None:
         self.config, self.player = config, player
@@ -30,18 +30,21 @@ class TrainingTextures:
         self.player.write_matrix(name, self.player.program.views[name], matrix)
 
     def write(self, name: str, array: NDArray[Any], suffix: str = "") -> None:
-        """Uploads a parameter, or with a suffix of `STATES` one of its moments."""
+        """Uploads a parameter, or one of its moments with a suffix of `STATES`."""
         self.put(name + suffix, self.config.parameters[name].arrange(array))
 
     def read(self, name: str, prefix: str = "", suffix: str = "") -> Floats:
-        """Returns a parameter as in a checkpoint; with the prefix `d.` its gradient, with a suffix a moment."""
+        """Returns a parameter, its gradient (prefix `d.`) or one of its moments (a suffix of `STATES`).
+
+        The result has the shape of the parameter in a checkpoint.
+        """
         texture = f"{prefix}{name}{suffix}"
         layout = self.player.program.views[texture]
         array: Floats = self.config.parameters[name].restore(layout.unpack(self.player.read(texture)))
         return array
 
     def mapping(self, suffixes: Sequence[str]) -> Mapping[str, Floats]:
-        """Returns a mapping of parameters, or moments, by name and suffix, which reads an array when it is taken."""
+        """Returns a mapping of parameters or moments, by name and suffix; an array is read when it is accessed."""
         return _Arrays(self, suffixes)
 
     def state(self) -> dict[str, Floats]:
@@ -55,7 +58,10 @@ class TrainingTextures:
                 self.write(name, tensor(name + suffix), suffix)
 
     def upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
-        """Uploads ids `[batch, context]` of a micro-batch. Rows of every tensor are token * batch + sequence."""
+        """Uploads the ids of a micro-batch, of shape `[batch, context]`.
+
+        In every tensor of the program, row `token * batch + sequence` belongs to this token of this sequence.
+        """
         ids = inputs.T.reshape(-1)
         self.put(f"ids.{len(ids)}", ids[:, None])
         self.put("targets", targets.T.reshape(-1)[:, None])
@@ -66,7 +72,7 @@ class TrainingTextures:
 
 
 class _Arrays(Mapping[str, Floats]):
-    """Arrays that are read from textures each time they are taken."""
+    """Arrays that are read from textures each time they are accessed."""
 
     def __init__(self, textures: TrainingTextures, suffixes: Sequence[str]) -> None:
         names = textures.config.parameters
@@ -85,10 +91,10 @@ class _Arrays(Mapping[str, Floats]):
 
 
 def checked_ids(inputs: Any, targets: Any, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns copies of rows of ids and their targets, `[n, T]` each.
+    """Returns copies of ids and targets, both of shape `[n, T]`.
 
-    Raises GlgptError for rows of different lengths, arrays of different shapes or not of integers, or ids outside the
-    vocabulary (a target may be -1).
+    Raises GlgptError for rows of different lengths, for arrays of different shapes, for values that are not integers,
+    and for ids outside the vocabulary (a target may be -1).
     """
     try:
         x, y = np.asarray(inputs), np.asarray(targets)
@@ -108,10 +114,11 @@ def checked_ids(inputs: Any, targets: Any, vocab_size: int) -> tuple[NDArray[np.
 def micro_batches(
     inputs: NDArray[np.int64], targets: NDArray[np.int64], count: int, batch: int, context: int
 ) -> MicroBatches:
-    """Returns ids and targets `[n, T]` as `count` micro-batches of `[batch, context]`, padded with targets of -1.
+    """Divides ids and targets, of shape `[n, T]`, into `count` micro-batches of shape `[batch, context]`.
 
-    Padding comes after a row's tokens, which attend only to earlier tokens, so it does not change their logits; a
-    target of -1 adds nothing to a loss or a gradient. Raises GlgptError if the arrays are larger.
+    Smaller arrays are padded, with targets of -1. Padding comes after a row's tokens, which attend only to earlier
+    tokens, so padding does not change their logits; a target of -1 adds nothing to a loss or a gradient. Raises
+    GlgptError if the arrays are too large for `count` micro-batches.
     """
     rows, (n, length) = count * batch, inputs.shape
     if n > rows or length > context:

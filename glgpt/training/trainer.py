@@ -1,4 +1,4 @@
-"""Trains a model on a device, one step at a time; losses are read asynchronously, some steps later."""
+"""Trains a model on a device, one step at a time; losses are read asynchronously, several steps later."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 logger = logging.getLogger(__name__)
-MAX_IN_FLIGHT = 3  # steps with unread losses before the trainer waits for the oldest
+MAX_IN_FLIGHT = 3  # maximum number of earlier steps with unread losses when a step is submitted
 
 Arrays = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A step in flight, with everything needed to repeat it."""
+    """A step in flight (submitted, with a loss that is not read yet), with everything needed to repeat it."""
 
     number: int
     inputs: NDArray[np.int64]
@@ -62,8 +62,8 @@ class _Step:
 class TrainerSettings:
     """The settings of a Trainer, except for the model and the device; `Recipe` explains most of them.
 
-    `batch` and `context` of None are taken from the steps, see `Trainer`. A `clip` of None disables clipping; `seed` is
-    for fresh parameters and dropout.
+    If `batch` or `context` is None, the trainer takes it from the steps: see `Trainer`. A `clip` of None disables
+    clipping; `seed` is for fresh parameters and dropout.
     """
 
     batch: int | None = None
@@ -81,7 +81,7 @@ class TrainerSettings:
     max_texture_memory: int = 0  # bytes; 0: unlimited
 
     def recipe(self, context: int) -> Recipe:
-        """Returns the first recipe to record: one sequence of `context` tokens if the shape is left open."""
+        """Returns the first recipe to record: a `batch` of None becomes 1, a `context` of None becomes the argument."""
         names = ("accumulate", "betas", "eps", "weight_decay", "dropout", "recompute", "precision")
         batch, context = 1 if self.batch is None else self.batch, context if self.context is None else self.context
         return Recipe(batch, context, clip=self.clip or 0.0, **{name: getattr(self, name) for name in names})
@@ -92,21 +92,22 @@ class Trainer:
 
     `model` is a configuration such as GPT2Config (fresh weights), a checkpoint's name or folder, or a loaded
     LanguageModel, whose checkpoint is read. Settings are given as one object or by name, as in `Trainer(config,
-    batch=12, lr=1e-3)`; those of the device (`DeviceSettings`) by name.
+    batch=12, lr=1e-3)`; settings of the device (`DeviceSettings`) are given by name.
 
     A step runs `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
     padded and masked, which changes no loss and no gradient. The loss is the mean over all targets of all micro-batches
-    together, except those that are -1, like torch's `cross_entropy` with `ignore_index=-1`, and the gradient is that of
-    this mean; if no target counts, both are zero.
+    together. Targets of -1 do not count, as in torch's `cross_entropy` with `ignore_index=-1`. The gradient is that of
+    this mean; if no target counts, loss and gradient are zero.
 
-    A program has one shape, and compiling it can take half a minute on software GL. A `batch` or `context` of None is
-    taken from the first step. Longer rows later recompile the program for the next power of two, up to `n_positions`,
-    and more rows for their number; this is logged as a warning, the first compilation as info.
+    A program has one shape (batch and context), and compiling it can take half a minute on software GL. If `batch` or
+    `context` is None, it is taken from the first step. If later rows are longer, the trainer recompiles the program for
+    the next power of two of their length (at most `n_positions`); if there are more rows, it recompiles for the new
+    number. The first compilation is logged as info, later ones are logged as warnings.
 
-    `on_plan` is called with the texture memory and an estimate of a step's time before anything is allocated,
-    `on_progress` with the name of a long task, how much of it is done, and its total.
+    `on_plan` is called with the texture memory and an estimate of a step's time before anything is allocated.
+    `on_progress` is called with the name of a long task, the amount done, and the total.
 
-    Raises GlgptError for settings that do not fit the model or the device, TypeError for a model of another kind.
+    Raises GlgptError for settings that do not fit the model or the device, and TypeError for another kind of model.
     """
 
     def __init__(
@@ -134,16 +135,16 @@ class Trainer:
                 checkpoint = stack.enter_context(Checkpoint.open(model))
                 self.config, read = checkpoint.config, checkpoint.read
             longest = min(self.config.n_positions, max(DEFAULT_CONTEXT, settings.context or 0))
-            self.config = self.config.with_context(longest)  # for samples; a step uses the recipe's
+            self.config = self.config.with_context(longest)  # for samples; steps use the recipe's context
             self._given, recipe = (settings.batch, settings.context), settings.recipe(longest)
-            self._met = 0, 0  # batch and context recorded since the first step
+            self._met = 0, 0  # batch and context of the last program that ran; zeros before the first step
             self._compiled = False
             self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0
             self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # the same bits as a signed scalar
             self.device, self.choice = device_settings.open()
             self._in_flight: deque[_Step] = deque()  # steps with unread losses
             self._results: list[StepResult] = []  # results read but not yet returned
-            self._broken: _Step | None = None  # the first step that was not finite
+            self._broken: _Step | None = None  # the first step whose loss or norm was not finite
             self.loss_scale = LossScale() if recipe.precision == "f16" else None  # for the next step
             self._open(recipe)
             try:
@@ -159,7 +160,7 @@ class Trainer:
                 raise
 
     def _task(self, what: str) -> Callable[[int, int], object]:
-        """Returns `on_progress` for one task."""
+        """Returns a function that calls `on_progress` for the task `what`, with (amount done, total)."""
         return functools.partial(self._on_progress, what) if self._on_progress else lambda done, total: None
 
     def _compiling(self, entry: str, done: int, total: int) -> None:
@@ -178,16 +179,16 @@ class Trainer:
         self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
         self.memory = plan.memory
         self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)
-        self._gradients: float | None = 1.0  # factor of the stored gradients; None: they were lost
-        self._prepared = False  # True if norms are folded for generation
+        self._gradients: float | None = 1.0  # loss scale of the stored gradients; None: they are lost
+        self._prepared = False  # True if `prepare` was played since the parameters changed
         self._decoder = Decoder(player, self.config.context, self._prepare)
 
     def _fit_step(self, inputs: NDArray[Any]) -> None:
-        """Recompiles if a step's ids `[accumulate * batch, context]` do not fit."""
+        """Recompiles if a step's ids, of shape `[accumulate * batch, context]`, do not fit the program."""
         self._fit(-(-len(inputs) // self.recipe.accumulate), inputs.shape[1])
 
     def _fit(self, batch: int, length: int) -> None:
-        """Recompiles if micro-batches of `[batch, length]` do not fit; logs each compilation."""
+        """Recompiles if micro-batches of shape `[batch, length]` do not fit the program; logs each compilation."""
         shape = self._shape_for(batch, length)
         if shape != (self.recipe.batch, self.recipe.context):
             self._reopen(*shape)
@@ -199,7 +200,7 @@ class Trainer:
         self._met, self._compiled = shape, True
 
     def _shape_for(self, batch: int, length: int) -> tuple[int, int]:
-        """Returns the shape to record: the given one, or the largest so far, or a larger one if needed."""
+        """Returns (batch, context) to record: the given values; else the largest so far, or larger ones if needed."""
         (given_batch, given_context), (most, longest) = self._given, self._met
         context = length
         if longest:  # a power of two, so that few lengths are compiled
@@ -227,11 +228,12 @@ class Trainer:
         return results[-1].loss
 
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
-        """Takes a step without waiting; returns the results that have arrived.
+        """Takes a step without waiting for it; returns the results of earlier steps that have arrived.
 
-        `inputs` are ids of at most `[accumulate * batch, context]`, `targets` have the same shape. Smaller arrays are
-        padded and masked. If larger ones arrive and `batch` or `context` was left open, it waits for the steps in
-        flight and recompiles. Raises GlgptError for other arrays or ids outside the vocabulary (a target may be -1).
+        `inputs` are ids, of a shape up to `[accumulate * batch, context]`; `targets` have the same shape. Smaller
+        arrays are padded and masked. For larger arrays, if `batch` or `context` was None in the settings, the trainer
+        waits for the steps in flight and recompiles. Raises GlgptError for other arrays, and for ids outside the
+        vocabulary (a target may be -1).
         """
         lr = self.lr if lr is None else checked_rate(lr)
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
@@ -268,7 +270,7 @@ class Trainer:
     def drain(self) -> list[StepResult]:
         """Waits for every step in flight and returns their results."""
         while len(self._readback):
-            self._results.append(self._take())  # retained if a later one raises
+            self._results.append(self._take())  # retained if a later call raises
         results, self._results = self._results, []
         return results
 
@@ -280,7 +282,7 @@ class Trainer:
             step = self._in_flight.popleft()
             if not step.scale or math.isfinite(grad_norm):
                 break
-            if not math.isfinite(loss):  # no scale helps: as in f32, only this step has no effect
+            if not math.isfinite(loss):  # no scale helps: as in f32, this step has no effect
                 self._play_again(self._release(step.number, step.scale))
                 break
             self._take_again(step, step.scale)
@@ -310,12 +312,15 @@ class Trainer:
             self._play(replace(step, scale=self.loss_scale, overflows=0))
 
     def _settle(self) -> None:
-        """Waits for steps that may have to be repeated; their results are returned with the next ones."""
+        """Waits for steps that may have to be repeated; their results are returned with the next results."""
         if self.loss_scale:
             self._results = self.drain()
 
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
-        """Returns the mean loss of ids `[n, T]`, T at most `context`, in nats per target; 0 without targets."""
+        """Returns the mean loss in nats per target; 0 without targets.
+
+        `inputs` and `targets` are ids of shape `[n, T]`, where T is at most `context`.
+        """
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
         self._settle()
         self._fit(1, x.shape[1])
@@ -332,9 +337,10 @@ class Trainer:
         tokens: int,
         **sampling: Unpack[SamplingKeywords],
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids` with the current parameters; slides past a context as a model does.
+        """Yields up to `tokens` ids after `ids`, with the current parameters.
 
-        `sampling` are fields of `SamplingOptions`, by default a `temperature` of 0.8 and the `seed` 0.
+        When the text outgrows the context, the model continues from the later part of the text. `sampling` are fields
+        of `SamplingOptions`, by default a `temperature` of 0.8 and the `seed` 0.
         """
         ids, tokens, c = token_ids(ids), integer("tokens", tokens), self.config
         if not 0 < len(ids) <= c.context or min(ids) < 0 or max(ids) >= c.vocab_size:
@@ -352,8 +358,8 @@ class Trainer:
     def not_finite(self) -> str | None:
         """Returns the name of the first tensor that contains a NaN or an infinity; None if there is none.
 
-        It checks the parameters, then the gradients of the first step whose loss or norm was not finite (the step is
-        repeated), from the last parameter to the first.
+        Checks the parameters, then the gradients, from the last parameter to the first, of the first step whose loss or
+        norm was not finite; for this, the backward pass of that step runs again.
         """
         for name in self.config.parameters:
             if not np.isfinite(self.textures.read(name)).all():
@@ -386,7 +392,7 @@ class Trainer:
         self._prepared = False
 
     def set_moments(self, tensor: Callable[[str], NDArray[Any]], steps_done: int) -> None:
-        """Replaces the moments with those that `moments` returned, and the number of AdamW's steps."""
+        """Replaces the moments with `tensor(name)` for each name of `moments`, and sets the number of AdamW's steps."""
         self._settle()
         for name in self.config.parameters:
             for suffix in STATES[1:]:
@@ -394,7 +400,7 @@ class Trainer:
         self.steps_done = steps_done
 
     def moments(self) -> Arrays:
-        """Returns AdamW's moments of every parameter, under its name and a suffix."""
+        """Returns AdamW's moments of every parameter, under the parameter's name with a suffix of `STATES`."""
         self._settle()
         names = self.config.parameters
         return {name + suffix: self.textures.read(name, "", suffix) for name in names for suffix in STATES[1:]}
@@ -420,8 +426,8 @@ class Trainer:
     ) -> None:
         """Writes `config.json` and `model.safetensors` in Hugging Face's format, and `state.safetensors`.
 
-        `eos` is the tokenizer's end of text, for `config.json`. `progress` is called with the number of tensors
-        written, and of all; only one of them is in memory in addition to the textures.
+        `eos` is the tokenizer's end of text, for `config.json`. `progress` is called with the number of tensors written
+        and the number of all tensors; only one tensor at a time is in memory in addition to the textures.
 
         The state is one file, consistent at any moment; each file is replaced only when complete. Raises OSError if the
         folder cannot be written, and GlgptError, leaving the old files, if a value is not finite.
@@ -443,7 +449,7 @@ class Trainer:
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
-        """Resumes from the files of `save`, bit-identical to never having stopped unless `overrides` change a setting.
+        """Resumes from the files of `save`, bit for bit as if training had not stopped; `overrides` change settings.
 
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """

@@ -1,4 +1,5 @@
-"""Chooses the fastest matrix kernel and texel fetch for a device, by a probe that is run once per driver and cached.
+"""Chooses the fastest kernel of matrix products and the fastest texel fetch for a device.
 
-The entry points are `DeviceSettings` and `choose`. Depends on `glgpt.ops` and `glgpt.gl`, not on models.
+A probe measures them once per driver and caches the results. The entry points are `DeviceSettings` and `choose`. The
+package depends on `glgpt.ops` and `glgpt.gl`, not on models.
 """

@@ -1,4 +1,4 @@
-"""Chooses how a device fetches texels and which kernel its products use, by measuring once per driver."""
+"""Chooses how a device fetches texels and which kernel its products use, by a probe that measures once per driver."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ FETCHES = ("texelFetch", "textureLod")
 STORAGES = ("float", "uint")
 CACHE_DTYPES = ("f32", "f16")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
-COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # columns of a one-row product (`Kernel.contiguous`)
-PANELS_PAY = 0.8  # panels are used if a one-row product takes less than this fraction of its time with strided columns
-ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and the number of weights, enough to exceed caches
-ADDED = 16  # numbers that a device adds up by blending to show that it can
+COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # name -> `Kernel.contiguous`, for one-row products
+PANELS_PAY = 0.8  # panels are used if they reduce the time of a one-row product to less than this fraction
+ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and number of weights: enough to exceed the caches
+ADDED = 16  # how many numbers a device adds up in the test of blending
 MIN_PROBE_S = 0.003  # minimum seconds of a long run of the probe
-STEADY = 1.3  # maximum ratio of the two best runs of a product; above it, the machine was busy
-VERSION = 11  # of the cached results: those of the probe (probe.json) and of blending (blending.json)
-MAX_CACHE_BYTES = 1 << 20  # maximum bytes of a cache file: thousands of drivers
-_unsteady: dict[str, dict[str, float]] = {}  # results of a busy machine, used in this process only
+STEADY = 1.3  # maximum ratio of the times of the two fastest runs of a product; if it is larger, the machine was busy
+VERSION = 11  # version of the cached results of the probe (probe.json) and of the test of blending (blending.json)
+MAX_CACHE_BYTES = 1 << 20  # maximum bytes of a cache file, enough for thousands of drivers
+_unsteady: dict[str, dict[str, float]] = {}  # results that a busy machine measured: used in this process, not cached
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel, the options of shaders, and the reason; `measured` has the probe's milliseconds by "label fetch"."""
+    """The chosen kernel, the options of shaders, and the reason `why` they were chosen.
+
+    `measured` has the milliseconds that the probe measured, by "kernel fetch" and "columns fetch" (`measured_names`).
+    """
 
     kernel: Kernel
     options: Options
@@ -50,11 +53,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """The device to use, and optional fixed settings; the probe chooses those that are "auto".
+    """The device to use, and its settings; those that are "auto" are chosen by measurements and tests of the device.
 
     `device` is "auto", "software", "gpu" or an EGL index; `kernel`, `fetch` and `storage` are names that `glgpt info`
-    lists. `cache_dtype` is "f32" or "f16", the format of the keys and values in the caches; "auto" is f32, except in
-    pages with quantized weights.
+    lists. `cache_dtype` is the format of keys and values in the caches, "f32" or "f16"; "auto" is f32, except in pages
+    with quantized weights, where it is f16.
     """
 
     device: str | int = "auto"
@@ -74,7 +77,7 @@ class DeviceSettings:
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> DeviceSettings:
-        """Removes the device's settings from keyword arguments and returns them."""
+        """Removes the settings of a device from the keyword arguments `options`, and returns these settings."""
         return cls(**{f.name: options.pop(f.name) for f in fields(cls) if f.name in options})
 
     def open(self) -> tuple[Device, Choice]:
@@ -90,9 +93,9 @@ def _check_name(setting: str, name: str, known: Sequence[str]) -> None:
 
 
 def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: str = "auto") -> Choice:
-    """Returns the fastest kernel and fetch on this device, or those given by name.
+    """Returns the fastest kernel and fetch on this device; an argument other than "auto" is used as given.
 
-    Raises GlgptError for an unknown name, or a kernel that needs more draw buffers than the device has.
+    Raises GlgptError for an unknown name, or for a kernel that needs more draw buffers than the device has.
     """
     for name, value, known in (
         ("kernel", kernel, (*KERNELS,)),
@@ -100,7 +103,7 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
         ("storage", storage, STORAGES),
     ):
         _check_name(name, value, known)
-    # Mesa's software drivers convert float16 more slowly than integer operations in the shader do
+    # Mesa's built-in conversion of float16 is slower in its software drivers than integer operations in the shader.
     texels = "float" if storage == "auto" else storage
     options = Options(header=device.header, storage=texels, packing=device.packing and not device.software)
     fitting = {k: v for k, v in KERNELS.items() if v.tile_rows * v.tile_cols <= device.limits.max_draw_buffers}
@@ -131,15 +134,15 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
 
 
 def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
-    """Returns each kernel with strided and, if it has one column tile, with contiguous columns.
+    """Returns each kernel with strided columns; one that has one column tile is also returned with contiguous columns.
 
-    With panels, a second column tile would read other rows of memory.
+    With contiguous columns, weights are in panels, and a second column tile would read distant rows of memory.
     """
     return [replace(k, contiguous=n) for k in kernels for n in COLUMNS.values() if not n or k.tile_cols == 1]
 
 
 def known_to_blend(device: Device, options: Options, pairs: bool = False) -> bool:
-    """Returns `adds_by_blending`, of which True is remembered per driver: it takes a shader and a read."""
+    """Returns `adds_by_blending`; caches the result per driver if it is True, since the test must compile a shader."""
     key = f"{probe_key(device, options)} {options.fetch}{' pairs' if pairs else ''}"
     file = cache_path() / "blending.json"
     known = read_cache(file, MAX_CACHE_BYTES)
@@ -152,10 +155,11 @@ def known_to_blend(device: Device, options: Options, pairs: bool = False) -> boo
 
 
 def adds_by_blending(device: Device, options: Options, pairs: bool = False) -> bool:
-    """True if a drawn sum shows that the device adds floats by blending like additions one after the other.
+    """True if blending adds floats exactly as additions in succession do; draws a sum to test this.
 
-    With `pairs`, two pixels add up their terms first, which takes derivatives of each column of a quad. Software
-    drivers do both, but more slowly than another pass adds up partial sums.
+    With `pairs`, two pixels add up their terms before blending, which works only if the device computes derivatives
+    separately for each column of a quad. Software drivers can do both, but on these it is faster to add up partial sums
+    in another pass.
     """
     if device.limits.max_draw_buffers < 8:
         return False
@@ -171,7 +175,7 @@ def adds_by_blending(device: Device, options: Options, pairs: bool = False) -> b
         rec.output(x.x, "sum")
     program = rec.program()
     weights = np.zeros((ADDED // 2, 2 * length, cols), np.float32)
-    weights[:, [0, 4 if pairs else length]] = terms  # all products but the first of a slice are zero
+    weights[:, [0, 4 if pairs else length]] = terms  # in each slice, only the first product is not zero
     with Player(device, program, options) as player:
         player.write_matrix("ones", states["ones"], np.ones((1, ADDED * length), np.float32))
         player.write_matrix("w", states["w"], weights.reshape(-1, cols))
@@ -182,7 +186,7 @@ def adds_by_blending(device: Device, options: Options, pairs: bool = False) -> b
 
 
 def _sums(terms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns the sums of rows, added one after the other."""
+    """Returns the sum of all rows, added one after the other."""
     total = np.zeros(terms.shape[1], np.float32)
     for row in terms:
         total += row
@@ -190,7 +194,10 @@ def _sums(terms: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _sums_of_pairs(terms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns the sums of pairs of rows, added as in `pair.glsl`, of which the lower pixel has half of the columns."""
+    """Returns the sum of all rows, in which pairs of rows are first added up as in `pair.glsl`.
+
+    The lower pixel of a pair has the first half of the columns, and the upper pixel has the second half.
+    """
     a, b = terms[:, 0], terms[:, 1]
     lower, upper = np.float32(2) * a + (b - a), np.float32(2) * b - (b - a)
     half = terms.shape[-1] // 2
@@ -198,7 +205,7 @@ def _sums_of_pairs(terms: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def renders_float(device: Device) -> bool:
-    """True if the device renders to RGBA32F; otherwise the bits of tensors are stored in RGBA32UI."""
+    """True if the device can render to RGBA32F; if it cannot, the bits of floats are stored in RGBA32UI."""
     device.use()
     texture = device.texture("probe", 1, 1, 1, "float")
     try:
@@ -216,12 +223,12 @@ def cache_file() -> Path:
 
 
 def probe_key(device: Device, options: Options) -> str:
-    """Returns the key of a driver's results in the cache."""
+    """Returns the key under which the results for a driver are cached."""
     return f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
 
 
 def measured_names(kernels: Iterable[Kernel]) -> list[str]:
-    """Returns the names of what the probe measures."""
+    """Returns the names of what the probe measures: "kernel fetch" and "columns fetch" in all combinations."""
     return [f"{label} {f}" for label in (*(k.label for k in kernels), *COLUMNS) for f in FETCHES]
 
 
@@ -240,7 +247,7 @@ def _remembered(device: Device, options: Options, kernels: Sequence[Kernel]) -> 
 
 
 def remembered_probes() -> dict[str, dict[str, float]]:
-    """Returns the results of earlier probes by driver and version; skips damaged entries of the file."""
+    """Returns the cached results of earlier probes by `probe_key`; skips damaged entries of the file."""
     known = read_cache(cache_file(), MAX_CACHE_BYTES)
     return {key: found for key, found in known.items() if isinstance(found, dict) and _are_times(found.values())}
 
@@ -251,15 +258,16 @@ def _are_times(values: Iterable[object]) -> bool:
 
 
 def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[dict[str, float], bool]:
-    """Returns the milliseconds of one product for each "kernel fetch", and whether the results may be cached.
+    """Measures products; returns their milliseconds by `measured_names`, and True if the results may be cached.
 
-    They may not if the machine was busy. Other work can only add time, so the time of a product is the difference
-    between the fastest of several long runs and the fastest of several short ones, which excludes fixed costs. The runs
-    of all products alternate.
+    They may not be cached if the machine was busy. Other work on the machine can only add time, so the fastest of
+    several runs is used. The time of a product is the difference between the fastest long run and the fastest short
+    run, divided by the number of further plays in the long run; this excludes fixed costs. The runs of the products
+    alternate.
     """
     players: dict[str, Player] = {}
-    runs: dict[str, tuple[int, list[float], list[float]]] = {}  # extra plays of a long run; seconds of short, long runs
-    weights: dict[int, Mapping[str, TextureArray]] = {}  # of the one-row products, by contiguous columns
+    runs: dict[str, tuple[int, list[float], list[float]]] = {}  # further plays of a long run; seconds of short and long
+    weights: dict[int, Mapping[str, TextureArray]] = {}  # weights of the one-row products, by `contiguous`
     size = min(Limits().max_texture_size, device.limits.max_texture_size)
     limits = Limits(size, max_draw_buffers=device.limits.max_draw_buffers)
     try:
@@ -289,7 +297,10 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
 
 
 def estimated_seconds(program: Program, entry: str, choice: Choice) -> float:
-    """Estimates how long an entry takes, from its products and texels at the speeds that the probe measured."""
+    """Estimates how long an entry takes, from the operations of its products and the texels that it reads and writes.
+
+    The speeds are those that the probe measured.
+    """
     (rows, inner, columns), (row_inner, row_columns, _) = PROBE, ROW_PROBE
     fetch = choice.options.fetch
     flops_per_s = 2e3 * rows * inner * columns / choice.measured[f"{choice.kernel.unblended.label} {fetch}"]
@@ -310,7 +321,10 @@ def _seconds(player: Player, times: int) -> float:
 
 
 def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: tuple[int, int, int] = PROBE) -> Program:
-    """Returns a program whose entry `probe` multiplies the states x `[M, K]` and w `[K, N]` like a model of `dtype`."""
+    """Returns a program whose entry `probe` multiplies the states x `[M, K]` and w `[K, N]`; `shape` is (M, K, N).
+
+    The states are stored as in a model with weights of `dtype`.
+    """
     m, k, n = shape
     rec = Recorder(limits)
     rows = FORMATS[dtype].activations or dtype
@@ -323,7 +337,7 @@ def product_program(limits: Limits, kernel: Kernel, dtype: str = "f32", shape: t
 
 
 def row_product_program(contiguous: int, dtype: str = "f32", limits: Limits | None = None) -> Program:
-    """Returns a program whose entry `probe` multiplies a row by several weights, which together exceed the caches."""
+    """Returns a program whose entry `probe` multiplies a row by weights that together exceed a processor's caches."""
     k, n, count = ROW_PROBE
     rec = Recorder(limits)
     x = rec.fixed("x", Layout(1, k), "state")
@@ -336,7 +350,7 @@ def row_product_program(contiguous: int, dtype: str = "f32", limits: Limits | No
 
 
 def _weight(rec: Recorder, k: int, n: int, dtype: str, contiguous: int) -> Layout:
-    """Returns the layout of a weight in a model of this dtype."""
+    """Returns the layout of a weight `[k, n]` in a model with weights of `dtype`."""
     if contiguous:
         return ops.panels(rec, k, n, dtype)
     return fold(k, n, rec.limits.max_texture_size, dtype=dtype)

@@ -1,4 +1,5 @@
-"""The network layer of a split model: messages, hidden states as bytes, and a client's connection to a server.
+"""Connects the parts of a split model, whose blocks run partly on a client and partly on a server.
 
-`client.Connection`, `messages` and `hidden` are the entry points. The package is independent of models and devices.
+`client.Connection` (a client's connection), `messages` and `hidden` (hidden states as bytes) are the entry points. The
+package is independent of models and devices.
 """

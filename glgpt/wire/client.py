@@ -1,4 +1,9 @@
-"""A client's connection to a split server. Steps are numbered, so that it can resume after a disconnect."""
+"""Connects a client to a split server, which runs some of a model's blocks.
+
+A step sends the hidden states or ids of a few positions of a text, its rows. A session (one text) on the server holds
+the rows that it has processed, as attention caches. Steps are numbered, so that the client can resume after a
+disconnect.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +20,13 @@ from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Failed, Look, Looked, Open
 
 RECONNECT_TIMEOUT_S = 30.0  # seconds within which a lost connection must be restored
 ANSWER_TIMEOUT_S = 120.0  # seconds without an answer after which a server counts as lost
-MAX_RESENDS = 20  # maximum times that one message is resent
-MAX_REPLAYS = 20  # maximum times that a text is replayed for one token
+MAX_RESENDS = 20  # maximum number of times that one message is resent
+MAX_REPLAYS = 20  # maximum number of times that a text is sent again (replayed) for one token
 BACKOFF_S = (0.05, 2.0)  # seconds between attempts to connect: first, maximum
 
 
 class ForgottenError(Exception):
-    """The server lost rows of the session. It still holds `held` rows; the client must feed the later ones again."""
+    """The server lost rows of the session: it holds only the first `held`. The client must resend the later rows."""
 
     def __init__(self, held: int) -> None:
         super().__init__(f"the server holds only {held} rows of the session")
@@ -33,12 +38,12 @@ class LostError(Exception):
 
 
 class BusyError(LostError):
-    """The server asks the client to reconnect later."""
+    """The server refuses the client for now; a later attempt may succeed."""
 
 
 @dataclass
 class Traffic:
-    """The traffic of a connection: message bytes, and milliseconds on the server, in its queue, and on the network."""
+    """Counts traffic: message bytes, and milliseconds on the server (`there`), in its queue and on the network."""
 
     steps: int = 0
     rows: int = 0
@@ -52,11 +57,12 @@ class Traffic:
 
 
 class Connection:
-    """A session on a split server. `submit` sends steps, `take` returns their answers in the same order.
+    """A session on a split server. `submit` sends steps; `take` returns their answers in the same order.
 
-    `part` requests fewer blocks than the server holds. A lost connection is restored for up to `patience` seconds, and
-    unanswered steps are resent. If the server has lost the session by then, `take` raises `ForgottenError`. Raises
-    GlgptError for an invalid address, an unreachable server, or a server that refuses.
+    `wire` is the number format of hidden states; `part` requests fewer blocks than the server holds. For up to
+    `patience` seconds, the client tries to restore a lost connection, and then resends unanswered steps. If the server
+    has lost the session, `take` raises `ForgottenError`. The constructor raises GlgptError for an invalid address, an
+    unreachable server, or a server that refuses.
     """
 
     def __init__(
@@ -93,11 +99,11 @@ class Connection:
         return len(self._unanswered)
 
     def submit(self, pos: int, n: int, payload: bytes, ask: Ask | None) -> None:
-        """Sends a step. `take` returns its answer."""
+        """Sends a step of `n` rows from position `pos`; `ask` requests tokens. `take` returns its answer."""
         self._send(Step(seq=self._next, pos=pos, n=n, ask=ask), n, payload)
 
     def look(self, n: int, names: tuple[str, ...], payload: bytes) -> None:
-        """Requests activations of `n` rows. `take` returns the answer."""
+        """Requests the activations `names` of `n` rows. `take` returns the answer."""
         self._send(Look(seq=self._next, n=n, names=names), n, payload)
 
     def _send(self, step: Step | Look, rows: int, payload: bytes) -> None:
@@ -118,7 +124,7 @@ class Connection:
         return bool(self._inbox)
 
     def take(self) -> tuple[Stepped | Looked, memoryview]:
-        """Returns the answer to the oldest step. Raises ForgottenError if earlier rows must be fed again."""
+        """Waits for the answer to the oldest unanswered step. Raises ForgottenError if rows must be sent again."""
         resends = 0
         while True:
             seq, _, sent, rows = self._unanswered[0]
@@ -153,7 +159,7 @@ class Connection:
     def _count(self, header: Stepped | Looked, received: int, sent: float, rows: int) -> None:
         traffic, now = self.traffic, time.perf_counter()
         there, queue = header.ms, header.queue_ms if isinstance(header, Stepped) else 0.0
-        since = max(sent, self._last)  # pipelined steps share the time
+        since = max(sent, self._last)  # pipelined steps overlap: a step's time counts from the previous answer
         self._last = now
         traffic.steps, traffic.rows, traffic.received = (
             traffic.steps + 1,
@@ -164,7 +170,7 @@ class Connection:
         traffic.wire_ms += max(0.0, 1000 * (now - since) - there - queue)
 
     def _heed(self, header: Failed) -> None:
-        """Handles an error: restarts the session, or raises GlgptError if the error is final."""
+        """Handles an error from the server: restarts the session, or raises GlgptError if the error is final."""
         if header.code not in AGAIN:
             self.abandon()  # otherwise the step would be resent
             raise GlgptError(f"{self.url}: {quoted(header.message, 300)}")
@@ -274,7 +280,7 @@ class Connection:
     def _disconnect(self) -> None:
         self._inbox.clear()
         self._socket = None
-        with contextlib.suppress(OSError):  # it is closed already
+        with contextlib.suppress(OSError):  # the socket is closed already
             self._opened.close()
 
     def close(self) -> None:

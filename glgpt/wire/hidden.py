@@ -1,4 +1,4 @@
-"""Packs hidden states `[n, n_embd]` into bytes: exact f32, f16, or int8 with a scale per row."""
+"""Packs hidden states, of shape `[n, n_embd]`, into bytes: as f32 (exact), f16, or int8 with a scale per row."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MAX_FLOAT16 = 65504.0
 
 
 def nbytes(rows: int, width: int, kind: str) -> int:
-    """Returns the number of bytes of `rows` packed hidden states of `width` numbers."""
+    """Returns how many bytes `rows` hidden states, of `width` numbers each, take in format `kind`."""
     return int8.nbytes(rows * width, width) if kind == "int8" else rows * width * {"f32": 4, "f16": 2}[kind]
 
 
 def pack(states: Floats, kind: str) -> bytes:
-    """Returns hidden states `[n, width]` as little-endian bytes; for int8, the scales of all rows and then the rows.
+    """Returns hidden states, of shape `[n, width]`, as little-endian bytes; for int8, all scales precede all rows.
 
     Raises GlgptError for states that are not finite or exceed the range of f16.
     """
@@ -41,7 +41,7 @@ def pack(states: Floats, kind: str) -> bytes:
 
 
 def unpack(data: bytes | memoryview, rows: int, width: int, kind: str) -> Floats:
-    """Returns the hidden states `[rows, width]` that `pack` wrote. Raises GlgptError for a wrong length or NaN."""
+    """Reads what `pack` wrote, as `[rows, width]`. Raises GlgptError for a wrong length, NaN or infinity."""
     if len(data) != nbytes(rows, width, kind):
         wanted = f"{rows} x {width} as {kind} take {nbytes(rows, width, kind)}"
         raise GlgptError(f"the hidden states have {len(data)} bytes; {wanted}")

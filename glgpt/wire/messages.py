@@ -1,4 +1,4 @@
-"""The messages between client and server of a split model: a line of JSON and a payload in one WebSocket message.
+"""Defines the messages of a split model's client and server: a line of JSON and a payload in one WebSocket message.
 
     client                                              server
     open  protocol, token?, model?, session?,       ->  opened  session, held, seq, the server's part
@@ -7,9 +7,10 @@
     look  seq, n, names + hidden states or ids      ->  looked  seq, arrays + their values
                                                     <-  error   code, message
 
-A message is the length of its JSON (4 bytes, little-endian), the JSON in UTF-8, and the payload. `pos` is the position
-of the first of `n` rows; a `pos` below the number of rows that the session holds discards the later rows. `seq` numbers
-the steps of a session consecutively. The last step may be resent, and is answered as before.
+A message is the length of its JSON (4 bytes, little-endian), the JSON in UTF-8, and the payload. A row is a position of
+the text; a session holds the rows that it has processed. `pos` is the position of the first of `n` rows; if the session
+already holds rows from `pos` on, these are discarded first. `seq` numbers the steps of a session consecutively. If the
+client resends the last step, the server answers as before.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ MAX_HEADER_BYTES = 16384  # maximum bytes of a message's JSON
 MAX_GUESSES, MAX_ALTERNATIVES = 7, 32
 _LENGTH = struct.Struct("<I")
 
-# Codes of errors. After the first four the client reconnects and replays its ids. The others are final.
+# Codes of errors. After a code in the first line, the client reconnects and sends its rows again. A code in the second
+# line is final.
 EVICTED, DRAINING, ORDER, FULL = "evicted", "draining", "order", "full"
 TOKEN, UNSUITABLE, BAD = "token", "unsuitable", "bad"
 AGAIN = (EVICTED, DRAINING, ORDER, FULL)
@@ -46,11 +48,11 @@ class _Message(BaseModel):
 
 
 class Ask(_Message):
-    """Asks the side with the head for the token after the last row, sampled as a `Sampler` with `seed` would sample it.
+    """Requests the token after the last row; the part with the head samples it as a `Sampler` with `seed` would.
 
-    `draw` is the number of earlier draws. With `guesses`, the rows are a token and guesses of the tokens after it; the
-    answer has the token after each row, up to the first wrong guess. `alternatives` is the number of likeliest tokens
-    to return with each. `logits` requests all logits of the last row.
+    `draw` is the number of earlier random draws. With `guesses`, the rows are a token and guesses of the tokens after
+    it; the answer has the correct guesses and the token after them. `alternatives` is the number of likeliest tokens to
+    return with each token. `logits` requests all logits of the last row.
     """
 
     temperature: Annotated[float, Field(ge=0, le=ops.MAX_TEMPERATURE)] = 0.0
@@ -77,7 +79,7 @@ class Open(_Message):
 
 
 class Step(_Message):
-    """Runs `n` rows from position `pos`."""
+    """Requests to run `n` rows, from position `pos` on, through the server's blocks."""
 
     op: Literal["step"] = "step"
     seq: Seq
@@ -87,7 +89,7 @@ class Step(_Message):
 
 
 class Look(_Message):
-    """Runs `n` rows from position 0 outside the session, and returns named activations of all of them.
+    """Requests named activations of `n` rows, which start at position 0 and do not become part of the session.
 
     With `head`, the rows go straight to the final norm and the head, so they may be states between any two blocks. The
     answer includes the logits or the last hidden states of all rows, unless `end` is false.
@@ -102,7 +104,7 @@ class Look(_Message):
 
 
 class _FromServer(_Message):
-    """A message from a server. Unknown fields are ignored, so that a newer server can add some."""
+    """A message from a server. Unknown fields are ignored, so that a newer server can add fields."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -112,7 +114,7 @@ Candidate = tuple[Count, Annotated[float, Field(ge=0, le=1.001)], Annotated[floa
 
 
 class Opened(_FromServer):
-    """The answer to `open`: the session, its rows and last step, and the part of the model on the server."""
+    """The answer to `open`: the session, its number of rows, its last step, and the part on the server."""
 
     op: Literal["opened"] = "opened"
     session: Annotated[str, Field(max_length=64)]
@@ -129,9 +131,10 @@ class Opened(_FromServer):
 
 
 class Stepped(_FromServer):
-    """The answer to a step of `n` rows: with the head, tokens and their alternatives; else hidden states follow.
+    """The answer to a step of `n` rows.
 
-    A candidate is an id, its probability in the model, and its probability after the sampling options.
+    A server with the head returns tokens and their alternatives (`top`); otherwise, the payload is hidden states. An
+    alternative is an id, its probability in the model, and its probability after the sampling options.
     """
 
     op: Literal["stepped"] = "stepped"
@@ -144,7 +147,7 @@ class Stepped(_FromServer):
 
 
 class Looked(_FromServer):
-    """The answer to `look`: names and shapes of the arrays that follow."""
+    """The answer to `look`: the names and shapes of the arrays in the payload."""
 
     op: Literal["looked"] = "looked"
     seq: Seq

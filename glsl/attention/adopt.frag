@@ -1,4 +1,5 @@
-// Copies keys and values from rows pos .. of a text's caches to rows row .. of the caches that several texts share.
+// Copies keys and values from a text's caches, from row `pos` on, to the caches that several texts share, from row
+// `row` on.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int from = min(pos + p.y - row, K_H - 1);

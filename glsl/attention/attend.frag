@@ -1,8 +1,8 @@
-// z[t, head] = SCALE * sum over s of pattern[t * n_head + head, s] v[s, head], for s up to the position of the last t.
-// With a BATCH, rows of z and v are t * BATCH + sequence.
+// z[t, head] = SCALE * sum over s of pattern[t * n_head + head, s] v[s, head]. s ends at the position of the last t
+// that a fragment computes. With a BATCH, row t * BATCH + sequence of z and v is for position t of that sequence.
 #include "pattern.glsl"
 
-#if GROUP > 1  // heads that share one head of values
+#if GROUP > 1  // GROUP heads share one head of values
 int value_column(int c4) { return c4 / (D4 * GROUP) * D4 + c4 % D4; }
 #else
 #define value_column(c4) (c4)
@@ -32,7 +32,7 @@ void main() {
     }
     Y_TILES(MIX)
   }
-  // The last keys one by one, since rows of v beyond them are undefined.
+  // Adds the last keys one by one, since the rows of v after the last key are undefined.
   for (int lane = 0; lane < keys - s; lane++) {
 #define REST(n, i, j) acc[n] += PATTERN(i, j)[lane] * VALUE(j, lane);
     Y_TILES(REST)

@@ -1,9 +1,10 @@
-// One row: z[head] = softmax(scores[head]) v over a range of keys, without storing the pattern. The sum is rescaled
-// when a greater score is found (Milakov and Gimelshein 2018). The second output is the logarithm of the range's summed
-// exponentials, by which `attended.glsl` weighs the ranges. Sixteen keys are processed at once, so that many fetches run in
-// parallel; the rest at once too, with the last of them instead of keys beyond, whose rows of v are undefined.
-// With PLACES, the same for several texts, with RANGES rows of y for each. PLACES holds their positions, and TABLE the rows
-// of v with their keys, four in a texel.
+// Attention of one row: z[head] = softmax(scores[head]) v over a range of keys, without storing the pattern. The sum is
+// rescaled when a greater score is found (Milakov and Gimelshein 2018). The second output is the logarithm of the
+// range's sum of exponentials, by which `attended.glsl` weighs the ranges. Sixteen keys are processed at once, so that
+// many fetches run in parallel. In the last sixteen, the last key is fetched instead of keys after it, whose rows of v
+// are undefined; their score is NOTHING, so they have no weight.
+// With PLACES, does the same for several texts, with RANGES rows of y for each. PLACES holds the position of each text.
+// TABLE has a row for each text, which holds the row of v of each of its keys, four keys in a texel.
 #ifdef PLACES_W
 #define TEXT (p.y / RANGES)
 #define RANGE (p.y % RANGES)
@@ -49,7 +50,7 @@ void main() {
 #define BEYOND(k) greaterThanEqual(4 * (k) + ivec4(0, 1, 2, 3), ivec4(keys))
 #define LAST_SCORES(k) mix(X(0, head, WITHIN(k)), vec4(NOTHING), BEYOND(k))
   if (s < keys) SIXTEEN(LAST_SCORES, LAST_VALUES)
-  float sum = max(total.x + total.y + total.z + total.w, 1.0e-30);  // the sum of a range beyond the position is 0
+  float sum = max(total.x + total.y + total.z + total.w, 1.0e-30);  // total is 0 in ranges after the position
   acc[0] /= sum;
   STORE_Y(acc)
 #ifdef LOGS_N

@@ -1,6 +1,7 @@
-// y[s, head] = SCALE * sum over t >= s of x[s, head, t] dz[t, head], for every sequence of the batch: the gradient of
-// keys or values, where x is the transposed pattern. GROUP heads share one head of y, which gets the sum of their gradients.
-// The row tiles hold distant s, which share each fetched texel of dz.
+// y[s, head] = SCALE * sum over t >= s of x[s, head, t] dz[t, head], for every sequence of the batch. For the gradient
+// of values, x is the transposed pattern; for that of keys, x is the transposed gradient of scores and dz the queries.
+// GROUP heads share one head of y, which gets the sum of their gradients.
+// The row tiles hold distant s, so that a fragment uses each fetched texel of dz for several s.
 #include "pattern.glsl"
 
 void main() {

@@ -1,5 +1,6 @@
-// Combines the ranges of keys that `attend_row` computed: the mean of a texel, weighted by each range's summed exponentials.
-// With several rows, FIRST_RANGE is the first range of the row and AT its position.
+// attended(c4) combines the ranges of keys that `attend_row.frag` computed. It returns the mean of texel c4 of all
+// ranges, each weighted by its sum of exponentials.
+// With several rows, FIRST_RANGE is the row of X that holds this row's first range, and AT is this row's position.
 #ifndef FIRST_RANGE
 #define FIRST_RANGE 0
 #define AT pos

@@ -1,4 +1,5 @@
-// Limits of scores: `beyond` is true for keys that the query at a position does not attend to; `capped` applies the soft cap.
+// Limits of attention: `beyond` is true for keys to which the query at `position` does not attend, and `capped` applies
+// the soft cap to scores.
 bvec4 beyond(ivec4 keys, int position) {
 #ifdef WINDOW
   return bvec4(uvec4(greaterThan(keys, ivec4(position))) | uvec4(lessThanEqual(keys, ivec4(position - WINDOW))));

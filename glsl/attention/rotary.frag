@@ -1,11 +1,12 @@
-// y[t, head] = x[t, head] from texel FIRST of columns on, columns (i, i + ROTATED / 2) of a head rotated by the angle
-// (pos + t / BATCH) * frequency[i] and multiplied by FACTOR; columns from ROTATED on are copied. With SCALES, each head is
-// normalised first: multiplied by its scale and by (GAIN + GAIN_OFFSET).
-// With PARTIAL_SUMS, x is the partial sums of one row, which are finished here. With PLACES, y has the rows of several texts:
-// each row BATCH_ROW is written to texel row (row + BATCH_ROW) and rotated by its own position.
-// With OTHER, the values of as many heads are copied to it in the same pass: from texel OTHER_FIRST of the same product on, or
-// from SECOND_SUMS.
-// With INTO, y is wider than x: x is written from texel INTO on, and the other columns are 0.
+// y[t, head] = x[t, head], where the heads of x begin at texel column FIRST. Columns (i, i + ROTATED / 2) of a head are
+// rotated by the angle position * frequency[i] and multiplied by FACTOR; columns from ROTATED on are copied. Row t has
+// position pos + t; with FROM_ZERO t / BATCH, since rows of BATCH sequences alternate.
+// With SCALES, each head is normalised first: multiplied by its scale and by (GAIN + GAIN_OFFSET).
+// With PARTIAL_SUMS, x is given as the partial sums of one row, which are added up here. With PLACES, x has a row for
+// each of several texts: row i of x is written to row (`row` + i) of y and rotated by the position PLACES[i]. With
+// OTHER, the pass also copies as many heads (the values) to OTHER without rotation: from x's product, beginning at
+// texel column OTHER_FIRST, or from the product SECOND_SUMS.
+// With INTO, y is wider than x: x is written to the columns from texel INTO on, and the other columns are 0.
 #ifdef PARTIAL_SUMS_W
 #include "finished_sum.glsl"
 #endif

@@ -1,9 +1,10 @@
-// scores[t * n_head + head, s] = scale * q[pos + t, head] . k[s, head]; MASKED beyond the position.
-// With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, rows of q and k are t * BATCH + sequence.
-// If k or q has fewer heads, K_GROUP or Q_GROUP of the scores' heads share one (Ainslie et al. 2023).
-// With TO_POSITION, texels beyond the position of all row tiles are not written.
-// With WINDOW, keys WINDOW or more positions before the query are MASKED. With CAP, scores are capped to CAP * tanh(x / CAP).
-// A texel holds four keys; the row tiles hold distant t of the same head, which share every fetched key.
+// scores[t * n_head + head, s] = SCALE * q[pos + t, head] . k[s, head]; MASKED for s > pos + t.
+// With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, and rows of q and k are t * BATCH + sequence.
+// If k has fewer heads than the scores, K_GROUP heads of the scores share one head of k; if q has fewer, Q_GROUP heads
+// share one head of q (Ainslie et al. 2023).
+// With TO_POSITION, texels beyond the positions of all rows that a fragment computes are not written.
+// With WINDOW, keys WINDOW or more positions before the query are MASKED. With CAP, scores become CAP * tanh(x / CAP).
+// A texel holds four keys. The row tiles hold distant t of one head, so that each fetched key is used for several t.
 #include "finite.glsl"
 #include "limited.glsl"
 
@@ -22,7 +23,7 @@ void main() {
     int d = 0;
 #define KEY(s) k_at(min(s, last) * BATCH + b, head / K_GROUP * D4 + d)
 #if Y_N == 1
-    // A GPU waits for four of these at once.
+    // Processes four texels of q at once, so that a GPU waits only once for all their fetches.
     for (; d + 4 <= D4; d += 4) {
       vec4 k[16], q[4];
       for (int e = 0; e < 4; e++) {

@@ -1,6 +1,7 @@
-// One query of each of several texts, in score rows text * n_head + head: y[s] = SCALE * q . k[s], MASKED beyond the text's
-// position. PLACES holds the positions, and TABLE the rows of k with the keys, four in a texel; the queries are in rows
-// row .. of q. K_GROUP heads share one head of k. The sums have the same order as in `scores.frag`.
+// Computes the scores of several texts with one query each: y[text * n_head + head, s] = SCALE * q . k[s]; MASKED for s
+// beyond the text's position. PLACES holds the position of each text. TABLE has a row for each text, which holds the
+// row of k of each of its keys, four keys in a texel. The queries are the rows of q from `row` on. K_GROUP heads share
+// one head of k. The sums have the same order as in `scores.frag`.
 #include "finite.glsl"
 #include "limited.glsl"
 

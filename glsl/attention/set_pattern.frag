@@ -1,5 +1,5 @@
-// Sets the pattern of each head by its texel of HOW: 0 unchanged; 1 uniform over all tokens so far; 2 the previous token;
-// 3 the first token.
+// Replaces the attention pattern of each head according to the head's texel of HOW: 0 leaves the pattern unchanged; 1
+// attends to all tokens so far equally; 2 attends to the previous token only; 3 attends to the first token only.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,5 @@
-// dx = dy (1 - (y / CAP)^2) for the capped scores y = CAP tanh(x / CAP); 0 where y is masked, far below -CAP.
+// dx = dy (1 - (y / CAP)^2) for the capped scores y = CAP tanh(x / CAP). dx is 0 where y is
+// masked, since masked scores are far below -CAP.
 #include "pattern.glsl"
 
 void main() {

@@ -1,5 +1,5 @@
-// pattern = exp(score - maximum) / sum, zero beyond the position. With TO_POSITION, texels beyond the position of all row
-// tiles are not written.
+// pattern = exp(score - maximum) / sum; zero for keys beyond the row's position. With TO_POSITION, texels beyond the
+// positions of all rows that a fragment computes are not written.
 #include "softmax.glsl"
 
 void main() {

@@ -1,4 +1,5 @@
-// (maximum, sum of exp(score - maximum)) of scores, merged online (Milakov and Gimelshein 2018).
+// Pairs (maximum, sum of exp(score - maximum)) of scores; merge_softmax returns the pair of two sets of scores together
+// (Milakov and Gimelshein 2018).
 // The initial maximum is a finite constant below every score, which avoids differences of infinities.
 const vec2 NOTHING = vec2(-3.0e38, 0.0);
 
@@ -7,7 +8,7 @@ vec2 merge_softmax(vec2 a, vec2 b) {
   return vec2(m, a.y * exp(a.x - m) + b.y * exp(b.x - m));
 }
 
-// The same for the first `lanes` values of a texel.
+// Returns the pair of the first `lanes` values of a texel.
 vec2 texel_softmax(vec4 v, int lanes) {
   bvec4 in_use = lessThan(ivec4(0, 1, 2, 3), ivec4(lanes));
   v = mix(vec4(NOTHING.x), v, in_use);

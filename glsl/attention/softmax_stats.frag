@@ -1,4 +1,5 @@
-// (maximum, sum of exponentials) of every Y_W-th texel of each row of scores; a row ends at its position.
+// Texel k of a row = (maximum, sum of exponentials) of texels k, k + Y_W, k + 2 Y_W .. of the same row of scores. Keys
+// beyond the row's position are ignored.
 #include "softmax.glsl"
 
 void main() {

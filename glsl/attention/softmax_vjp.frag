@@ -1,4 +1,5 @@
-// dx = pattern (d(pattern) - sum over the row of pattern d(pattern)); zero beyond the position, like the pattern.
+// dx = pattern * (dy - sum over the row of pattern * dy), where dy is the gradient of the pattern. Like the pattern, dx
+// is zero for keys beyond the row's position.
 #include "pattern.glsl"
 
 void main() {

@@ -1,4 +1,5 @@
-// The sum of pattern d(pattern) over every Y_W-th texel of each row.
+// Texel k of a row = the sum of pattern * dy over texels k, k + Y_W, k + 2 Y_W .. of the row, where dy is the gradient
+// of the pattern.
 #include "pattern.glsl"
 
 void main() {

@@ -1,6 +1,7 @@
-// Writes rows of q, k and v from the product with c_attn to texel rows pos + t of three caches.
-// With MOMENTS, the product is the partial sums of one row before its norm, which are finished here. With several such rows,
-// row BATCH_ROW is written to texel row (row + BATCH_ROW).
+// Splits a product into q, k and v, and writes row t of each to row `pos` + t of its cache. The product holds the
+// columns of q, then those of k, then those of v. With MOMENTS, the product is given as partial sums of one row before
+// its norm; they are added up here, and the norm is applied. With several such rows, row BATCH_ROW is written to row
+// `row` + BATCH_ROW.
 #ifdef MOMENTS
 #include "folded_norm.glsl"
 #include "partial_sums.glsl"

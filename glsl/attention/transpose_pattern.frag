@@ -1,4 +1,4 @@
-// y[s, sequence and head, t] = x[t, sequence and head, s] for `ROWS` positions t; zero beyond.
+// y[s, sequence and head, t] = x[t, sequence and head, s] for t < ROWS; zero for other t.
 float value(int t, int g, int s) { return t < ROWS ? x_one(t * N_HEAD + g, s) : 0.0; }
 
 void main() {

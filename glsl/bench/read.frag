@@ -1,4 +1,5 @@
-// Reads a texture once and adds it up, in the order of `matvec.frag`: ACROSS neighbouring texels of ROWS_EACH rows.
+// Reads a texture once and adds it up, in the order of `matvec.frag`: a fragment reads ACROSS neighbouring texels of
+// each of ROWS_EACH rows.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = ACROSS * (p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4), first = p.y / BY * ROWS_EACH;

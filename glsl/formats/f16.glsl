@@ -1,12 +1,13 @@
-// Eight float16 of two column tiles: x and y hold the four values of tile 0, z and w those of tile 1.
+// Eight float16 of two column tiles: x and y hold the four values of tile 0, and z and w hold those of tile 1.
 #ifdef NO_PACKING
 // IEEE 754 conversions in integer operations, for drivers that lack packHalf2x16 or are slow at it (Mesa's software
 // drivers take twice as long).
 
-// Converts (exponent, fraction) << 13 and the sign bit. Infinities and NaN have exponent 255 after the addition, and the
-// multiplication preserves them. A subnormal f * 2^-24 becomes m = (1 + f / 1024) * 2^-15 instead, which 2 m - 2^-14
-// corrects; for a normal number that is the greater of the two, so the smaller one is right for both. Positive floats have
-// the order of their bits.
+// Converts float16 numbers: `magnitude` is the exponent and the fraction, shifted left by 13 bits. Infinities and NaN
+// have exponent 255 after the addition, and the multiplication preserves them. A subnormal f * 2^-24 becomes m = (1 + f
+// / 1024) * 2^-15 instead; 2 m - 2^-14 corrects this. For a normal number, 2 m - 2^-14 is at least m, so the smaller of
+// m and 2 m - 2^-14 is always correct. They are compared as integers, since the bits of positive floats have the same
+// order as the floats.
 vec4 halves_to_floats(uvec4 magnitude, uvec4 sign_bit) {
   vec4 m = uintBitsToFloat(magnitude + 0x70000000u) * 1.9259299443872359e-34;  // 2^-112
   uvec4 bits = min(floatBitsToUint(m), floatBitsToUint(m + m - 6.103515625e-5));
@@ -38,8 +39,9 @@ uvec2 pack_four(vec4 v) {
 #else
 float half_to_float(uint bits) { return unpackHalf2x16(bits).x; }
 vec4 unpack_four(uvec2 t) { return vec4(unpackHalf2x16(t.x), unpackHalf2x16(t.y)); }
-// Some drivers round towards zero (Direct3D's rules), so that values beyond float16 become 65504. Setting the exponent makes
-// them NaN instead, so that training finds steps whose gradients overflow; with other drivers they are infinite already.
+// Some drivers round towards zero (Direct3D's rules), so values beyond the range of float16 become 65504. Setting all
+// bits of the exponent makes such values NaN instead, so that training finds steps whose gradients overflow. On other
+// drivers such values are infinite already.
 uvec2 pack_four(vec4 v) {
   uvec4 over = uvec4(greaterThanEqual(abs(v), vec4(65520.0))) * 0x7c00u;
   return uvec2(packHalf2x16(v.xy) | over.x | (over.y << 16u), packHalf2x16(v.zw) | over.z | (over.w << 16u));

@@ -1,2 +1,2 @@
-// Sixteen levels from 0 to 255, of four column tiles, like those of q8 but for their scales and sign.
+// A texel holds sixteen levels of eight bits, as in q8. Unlike in q8, levels are 0 to 255, and a group has a minimum.
 #define q5_1_decode(t, tile) vec4(ivec4(((t) >> uint(8 * (tile))) & 255u))

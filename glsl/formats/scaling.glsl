@@ -1,2 +1,2 @@
-// The scales and minima of four columns in a group of rows.
+// The scales and minima of four columns for a group of rows. A weight is level * scale + minimum.
 struct Scaling { vec4 scale; vec4 minimum; };

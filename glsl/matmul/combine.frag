@@ -1,5 +1,6 @@
-// Adds up the partial sums of a product for one row or each of several: y = act(sum). With MOMENTS, the sum is converted to
-// the product of the normed row first. With SECOND_SUMS, y is multiplied by another product of the same row and shape.
+// Adds up the partial sums of a product of one row, or of each of several rows: y = act(sum). With MOMENTS, the sum is
+// first converted to the product of the normed row. With TIMES, y is multiplied by that tensor; with SECOND_SUMS, y is
+// multiplied by another product of the row, which has the same shape as y.
 #include "activation.glsl"
 #include "finished_sum.glsl"
 

@@ -1,10 +1,12 @@
-// A few rows times a matrix, with K split into SPLIT_K slices like in `matvec.frag`, and with the same sums. Each row tile
-// of y holds the partial sums of ROW_GROUPS rows, one after the other. A fragment multiplies one or some texels of a row of
-// w with Y_NR rows of x.
-#define COLUMNS ((Y_NC + W_SHARED - 1) / W_SHARED)  // texels of a row of w; a pass may use only a part of one
+// Multiplies a few rows of x by w. K is split into SPLIT_K slices, and sums are added in the order of `matvec.frag`.
+// Row tile i of y holds the partial sums of ROW_GROUPS rows of x, stacked vertically: group g is row
+// i * ROW_GROUPS + g. For its slice of K, a fragment reads COLUMNS texels of each row of w and multiplies them by the
+// matching elements of Y_NR rows of x.
+// Number of texels per row of w; a pass may use only some of the column tiles of a texel.
+#define COLUMNS ((Y_NC + W_SHARED - 1) / W_SHARED)
 #define TILE(j) ((j) % W_SHARED)
 
-// sums += four columns of each row of x times four rows of w.
+// sums += four columns of each row of x, those of texel k4, times the four matching rows of w.
 #define MULTIPLY(sums, k4) { \
     int tile = W_TR == 1 ? 0 : 4 * (k4) / W_H, row_of_w = W_Y(4 * (k4) - tile * W_H); \
     W_TEXEL w[4 * COLUMNS]; \
@@ -36,9 +38,11 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY % SPLIT_K, group = p.y / (BY * SPLIT_K);
   vec4 acc[Y_N];
-  float inputs[Y_NR];  // sums of each row's inputs within a group of rows of w, which are multiplied with the minima of w
+  // For each row of x: the sum of the elements that meet one group of rows of w. It is multiplied by the group's
+  // minima.
+  float inputs[Y_NR];
   START_INPUTS
-  ivec3 at[COLUMNS];  // places in w
+  ivec3 at[COLUMNS];  // texel coordinates in w: (texel, first row, layer)
 #define START(n, i, j) acc[n] = vec4(0.0);
   Y_TILES(START)
   for (int n = 0; n < COLUMNS; n++) {
@@ -52,7 +56,7 @@ void main() {
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n], SCALING(j), inputs[i - Y_I]);
   Y_TILES(SCALE)
 #elif defined W_GROUP
-  // The sums of each group of rows are multiplied with the group's scales.
+  // The sums over each group of rows of w are multiplied by the group's scales.
   for (int k4 = slice * SLICE; k4 < end;) {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);

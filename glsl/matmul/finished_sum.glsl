@@ -1,6 +1,7 @@
-// The finished product of one row for a texel of columns, from its partial sums. With MOMENTS, the sums are of the row before
-// its norm, which is applied here. SHIFT is the bias of a linear layer that has not been folded into the norm.
-// `second_sum` is the same for SECOND_SUMS, another product of the same row and shape.
+// finished_sum(c4, row) returns texel c4 of the product of one row, from the partial sums of the product. With MOMENTS,
+// the sums were computed from the row before its norm, and the norm is applied here; `row` is the result of
+// mean_and_scale. SHIFT is a linear layer's bias that is not folded into the norm.
+// second_sum returns the same for SECOND_SUMS, which is another product of this row and has the same shape.
 #include "partial_sums.glsl"
 #ifdef MOMENTS
 #include "folded_norm.glsl"

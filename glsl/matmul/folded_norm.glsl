@@ -1,15 +1,16 @@
-// Computes the product of a normed row with w from the product of the row itself: for
-// x' = (x - mean) / deviation * gain + bias, x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers gain_w
-// and bias_w hold gain w and bias w (+ the layer's bias). Without them the norm is an RMS norm:
+// Computes the product of a normed row and w from the product of the row before its norm and w: for
+// x' = (x - mean) / deviation * gain + bias, x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers
+// gain_w and bias_w hold gain w and bias w (+ the layer's bias). Without these samplers the norm is an RMS norm:
 // x' w = (x gain) w / root mean square.
-// MOMENTS holds (mean, squared deviations, count) of slices of the row, which are added in one loop without a division.
-// If the mean square overflows, the factor is infinite, since zero would turn the row into the bias.
+// Each texel of MOMENTS holds (mean, sum of squared deviations, count) of a slice of the row; one loop without a
+// division combines the slices. If the mean square overflows, the factor is set to infinity, since
+// 1 / sqrt(infinity) = 0 would turn the row into the bias and hide the overflow.
 #include "finite.glsl"
 #include "places.glsl"
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
-// With MOMENTS_FIRST, MOMENTS is what `stream_moments.frag` wrote from this pixel column on.
+// With MOMENTS_FIRST, MOMENTS is what `stream_moments.frag` wrote, from pixel column MOMENTS_FIRST on.
 #ifdef MOMENTS_FIRST
 vec2 mean_and_scale() {
   vec4 m = vec4(0.0);
@@ -30,8 +31,8 @@ vec2 mean_and_scale() {
 }
 #else
 vec2 mean_and_scale() {
-  float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums are relative to it, so that a large common mean costs no precision
-  vec3 sum = vec3(0.0);  // deviations from it, their squares, squared deviations within the slices
+  float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums are relative to this, so that a large mean costs no precision
+  vec3 sum = vec3(0.0);  // over slices: n d, n d^2 (n: count, d: mean - origin), squared deviations
   for (int i = 0; i < MOMENTS_W; i++) {
     vec4 m = MOMENTS(0, BATCH_ROW, i);
     float d = m.x - origin;

@@ -1,4 +1,4 @@
-// Reads a row from the residual stream's blocks: see `stream.glsl`.
+// y = the row that the residual stream holds in blocks: see `stream.glsl`.
 #include "stream.glsl"
 
 void main() {

@@ -1,6 +1,7 @@
-// y[M, N] = act(x[M, K] w[K, N] + bias) (+ residual). A fragment computes a texel of every tile it writes, so each fetched
-// texel of x is used for all column tiles and each texel of w for all row tiles. With SPLIT_K > 1, each tile of y holds the
-// partial sums over slices of K next to each other, and `matmul_sum.frag` adds them up.
+// y[M, N] = act(x[M, K] w[K, N] + bias) (+ residual). A fragment computes one texel of every tile that the pass writes,
+// so each fetched texel of x is used for all column tiles, and each texel of w is used for all row tiles. With
+// SPLIT_K > 1, K is split into slices: each tile of y holds the partial sums of all slices, next to each other, and
+// `matmul_sum.frag` adds them up.
 #include "activation.glsl"
 
 #define ACROSS (Y_W / SPLIT_K)
@@ -13,8 +14,9 @@ ivec2 p;
 vec4 acc[Y_N];
 #include "weight_rows.glsl"
 
-// acc += x (four columns of each row tile) times four rows of w. In f32 the four products are added to each other first,
-// since a sum that is rounded a quarter as often has half the error. Packed factors have already lost more precision.
+// acc += x (four columns of each row tile) times four rows of w. In f32 the four products are added to each other
+// before they are added to acc: acc is then rounded a quarter as often, which halves the error. With packed factors
+// each product is added to acc, since packing has already lost more precision than that.
 #ifdef W_GROUP
 void multiply(vec4 x[Y_NR], int tile, int row, Scaling scaling[X_SHARED * Y_NC], int first) {
 #else
@@ -35,8 +37,9 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
 #endif
 }
 
-// Multiplies `n` texels of x from `x0` on. `at` holds, for each column tile in these texels, the row tile of w and the row
-// in it for the first texel; the row tile is -1 beyond the end of the matrix.
+// Multiplies `n` texels of each row of x, from texel `x0` of `layer` on, by the matching rows of w; with SPLIT_K > 1,
+// only the texels of this fragment's slice. at[t] is for column tile t of the texels: (row tile of w, row in it) that
+// match the first texel. The row tile is -1 if the column tile is beyond the end of x.
 #define FETCH_X(n, i) t[n] = X(i * X_ACROSS + layer, p.y, x0 + k);
 #define MULTIPLY(tile) \
   if (at[tile].x >= 0) { \
@@ -52,7 +55,7 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
     X_EACH_SHARED(MULTIPLY) \
   }
 #ifdef W_GROUP
-  // Each stretch is inside one group of rows of w for each column tile of x.
+  // In each round, the rows of w that match a column tile of x are in one group, so they share their scales.
   while (k < end) {
     int stop = end;
     Scaling scaling[X_SHARED * Y_NC];
@@ -95,7 +98,8 @@ void main() {
 #endif
   Y_TILES(START)
 #if defined UNROLL_TILES && W_SHARED > 1 && W_TC > Y_TC
-  // One copy of the loop for each tile of w that a tile of y may use: shifts by constants save 5% of a product's time.
+  // A tile of y spans several tiles of w, and a fragment needs one of these. There is one copy of the loop for each, so
+  // that decoding shifts by a constant; this saves 5% of a product's time.
 #define WITH_TILE(t) \
   if (p.x / W_W == t) { \
     for (int n = 0; n < Y_NC; n++) tile_of[n] = ((Y_J + n) * (W_TC / Y_TC) + t) % W_SHARED; \

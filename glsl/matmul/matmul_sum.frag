@@ -1,8 +1,8 @@
-// y = act(the sum of a product's partial sums + bias) (+ residual). `matmul.frag` describes their places. y has their row
-// tiles, but may have other column tiles.
+// y = act(the sum of a product's partial sums + bias) (+ residual). `matmul.frag` describes the places of partial sums.
+// y has the row tiles of the partial sums, but may have other column tiles.
 #include "activation.glsl"
 
-#define SLICE_W (PARTIAL_SUMS_W / SPLIT_K)  // width in texels of a slice's column tile
+#define SLICE_W (PARTIAL_SUMS_W / SPLIT_K)  // width in texels of a slice within a column tile
 #if Y_W == SLICE_W
 #define TILE(j, c4) (j)
 #else

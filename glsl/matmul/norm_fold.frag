@@ -1,4 +1,5 @@
-// Folds a norm's gain and bias into the linear layer after it: gain w, and bias w + the layer's bias.
+// Folds a norm's gain and bias into the linear layer after it, which has the weight w: g = gain w, and
+// b = bias w + the layer's bias (SHIFT).
 void main() {
   vec4 g[G_N], b[G_N];
 #ifdef SHIFT

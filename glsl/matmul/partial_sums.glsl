@@ -1,6 +1,7 @@
-// Adds up the partial sums of a one-row product for one texel of columns. `matvec.frag` describes their places, and
-// `few_rows.frag` those of row BATCH_ROW of several. Products that were drawn side by side begin at the pixel columns
-// SUMS_FIRST and SECOND_FIRST. PAIRS of pixels have added up two slices, and left every second layer in the row above.
+// Adds up the partial sums of a product for one texel of a row. `matvec.frag` describes where the partial sums of one
+// row are; for several rows `few_rows.frag` does, and BATCH_ROW is the row. If products were drawn side by side, this
+// one begins at pixel column SUMS_FIRST, and the second one (`finished_sum.glsl`) at SECOND_FIRST. With PAIRS
+// (`pair.glsl`), the upper pixel of a pair holds the layers with odd numbers.
 #ifndef ROW_GROUPS
 #define ROW_GROUPS 1
 #endif
@@ -11,7 +12,7 @@
 #define SUMS_FIRST 0
 #endif
 #include "places.glsl"
-// The place of a texel of columns in the first slice: (texel, row, layer).
+// Returns where the partial sums of texel c4 in the first slice are: (texel, row, layer).
 ivec3 place_of_sums(int c4) {
 #if SHARED > 1
   int texel = c4 / (SHARED * TILE) * TILE + c4 % TILE;
@@ -36,7 +37,7 @@ ivec3 place_of_sums(int c4) {
 #endif
 }
 
-// A plain loop with a constant bound: drivers unroll it better than by hand.
+// Unrolling the loop by hand was tried: drivers, which unroll a loop with a constant bound, do it better.
 vec4 sum_of_partial_sums(int c4) {
   ivec3 at = place_of_sums(c4);
   vec4 sum = vec4(0.0);

@@ -1,4 +1,6 @@
-// Says where partial sums are, with the macros of the product that wrote them, unless the shader has its own under these names.
+// Defines the SUMS_ macros, which describe the places of partial sums, by the macros of the product that wrote the
+// sums, unless they are defined: a shader that uses BY, STRIDE, CONTIGUOUS and SPLIT_K for its own product defines them
+// first.
 #ifndef SUMS_BY
 #define SUMS_BY BY
 #define SUMS_STRIDE STRIDE

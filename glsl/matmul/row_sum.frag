@@ -1,6 +1,7 @@
-// One row of the residual stream, or each of several: row ROW of x, plus the partial sums of a split product and the bias of
-// its linear layer, or plus a BRANCH that is normed here (`folded_norm.glsl`). Without x, it is the product alone.
-// With a gain, also the row times the next norm's gain, and the moments of the values that this fragment wrote.
+// y = row ROW of x (the residual stream) plus a product. The product is either PARTIAL_SUMS, which are added up here,
+// plus the bias SHIFT of a linear layer; or a BRANCH, whose norm is applied here (`folded_norm.glsl`). Without x, y is
+// the product alone. With a GAIN, also writes g = y times the gain of the next norm, and m = the moments of the values
+// of y that this fragment wrote.
 #include "moments.glsl"
 #ifdef X_W
 #define OWN(c) x_at(ROW, c)

@@ -1,6 +1,7 @@
-// Adds up the moments of a row of the residual stream over slices of it: (sum of deviations from an origin near its values,
-// sum of their squares, the origin). The origin keeps the precision of a variance whose row has a large mean. With RMS_NORM
-// it is 0, and so is the first sum.
+// Computes the moments of a slice of a row of the residual stream; blending adds up the slices. The moments are (sum of
+// deviations from an origin, sum of their squares, the origin). The origin is near the row's values, which keeps the
+// variance precise if the row has a large mean; only slice 0 writes it. With RMS_NORM, the origin and the first sum
+// are 0.
 #include "stream.glsl"
 
 void main() {

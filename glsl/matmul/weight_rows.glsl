@@ -1,18 +1,18 @@
-// Fetches four rows of w, from `row` on of row tile `tile`, for this fragment's column tiles, and decodes them into the array
-// w. All fetches precede all multiplications, since on software GL each is a call that spills the registers. The rows of a
-// column are fetched together, so that the processor prefetches.
-// For a quantised w, `scaling` holds the scales and minima of the rows' group for each column tile, from `first` on.
+// FETCH_ROWS fetches four rows of w, from row `row` of row tile `tile` on, in this fragment's column tiles, and decodes
+// them into the array w. All fetches precede all multiplications, since on software GL a fetch is a call that spills
+// the registers. The four rows of a texel column are fetched in succession, so that the processor prefetches them.
+// For a quantised w, scaling[first + n] holds the scales and minima of these rows in column tile n.
 #define ROW(o, j) w[4 * (j - Y_J) + o]
-// Column tiles of y in the same texels of w; a tile of y may hold several tiles of w.
+// Number of column tiles of y that are computed from the same texels of w; a tile of y may span several tiles of w.
 #if W_SHARED > 1 && W_TC > Y_TC
 #define PER_TEXEL (W_SHARED * Y_TC / W_TC)
 #else
 #define PER_TEXEL W_SHARED
 #endif
-#define COLUMNS ((Y_NC + PER_TEXEL - 1) / PER_TEXEL)  // texels of a row of w
-ivec3 column[COLUMNS];  // places in w
+#define COLUMNS ((Y_NC + PER_TEXEL - 1) / PER_TEXEL)  // texels per row of w
+ivec3 column[COLUMNS];  // texel coordinates in w: (texel, first row, layer)
 #if W_SHARED > 1 && W_TC > Y_TC
-int tile_of[Y_NC];  // column tile within its texel
+int tile_of[Y_NC];  // for each column tile of y: which column tile of a texel of w it needs
 #define TILE(n, j) tile_of[n]
 #else
 #define TILE(n, j) (j % W_SHARED)

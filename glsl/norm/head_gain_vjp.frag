@@ -1,4 +1,5 @@
-// Sums over ROWS rows: dy x scale, for the gradient of the gain of `head_scales`.
+// Row i of y = the sum of dy * x * scale over the ROWS rows from row i * ROWS on: a part of the gradient of a head
+// norm's gain. The scales are from `head_scales.frag`.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[1];

@@ -1,5 +1,6 @@
-// dx = scale gain dy - x scale^3 mean(gain dy x) of each group of columns (`head_scales`), in columns of y from texel FIRST on;
-// the other columns are 0.
+// The gradient of a head norm: dx = scale gain dy - x scale^3 mean(gain dy x), where scale and mean are those of a
+// group of columns (`head_scales.frag`). dx is written to the columns of y from texel FIRST on; the other columns are
+// 0.
 #ifdef GAIN_PER_HEAD
 #define OWN_GAIN(c4) gain_at(0, (c4) % GROUP4)
 #else

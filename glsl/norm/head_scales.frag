@@ -1,6 +1,6 @@
-// y[t, g] = 1 / sqrt(mean square of group g of the columns of x + HEAD_EPSILON), each of COUNT values in GROUP4 texels, from
-// texel FIRST on.
-// With PARTIAL_SUMS, x is the partial sums of one row or each of several, which are finished here.
+// y[t, g] = 1 / sqrt(mean square of group g of the columns of x + HEAD_EPSILON). A group has COUNT values in GROUP4
+// texels; the first group begins at texel FIRST.
+// With PARTIAL_SUMS, x is given as the partial sums of one row, or of each of several rows, which are added up here.
 #include "finite.glsl"
 #ifdef PARTIAL_SUMS_W
 #include "finished_sum.glsl"

@@ -1,5 +1,5 @@
-// Moments (mean, sum of squared deviations, count), merged pairwise (Chan, Golub and LeVeque 1979). No difference of two
-// large sums is taken, so the variance of a residual stream with a large mean stays precise.
+// Moments (mean, sum of squared deviations, count), merged pairwise (Chan, Golub and LeVeque 1979). No difference of
+// two large sums is taken, so the variance of a residual stream with a large mean stays precise.
 #include "finite.glsl"
 #ifdef GAIN_OFFSET
 #define GAIN_OF(c4) (gain_at(0, c4) + GAIN_OFFSET)
@@ -20,8 +20,9 @@ vec3 texel_moments(vec4 v, int lanes) {
   return vec3(mean, dot(d, d), float(lanes));
 }
 
-// (value that a norm subtracts from a row, factor) for these moments. An RMS norm (Zhang and Sennrich 2019) subtracts 0.
-// If the mean square overflows, the factor is infinite, since zero would turn the row into the bias.
+// Returns (value that a norm subtracts from a row, factor by which it multiplies the difference) for the row's moments.
+// An RMS norm (Zhang and Sennrich 2019) subtracts 0. If the mean square overflows, the factor is set to infinity, since
+// 1 / sqrt(infinity) = 0 would turn the row into the bias and hide the overflow.
 vec2 norm_of(vec3 moments, float count, float epsilon) {
   float variance = moments.y / count, square = variance + moments.x * moments.x;
 #ifdef RMS_NORM

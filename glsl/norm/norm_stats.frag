@@ -1,4 +1,4 @@
-// Moments of a slice of each row of x: texel (row, slice) = (mean, squared deviations, count, 0).
+// Moments of a slice of each row of x: texel (row, slice) = (mean, sum of squared deviations, count, 0).
 #include "moments.glsl"
 
 void main() {

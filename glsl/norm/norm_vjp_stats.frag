@@ -1,5 +1,5 @@
-// The sums over a row that the norm's gradient needs, for each slice of the row: texel (row, slice) =
-// (sum of gain dy, sum of gain dy x', mean, 1 / deviation), x' = (x - mean) / deviation.
+// Computes the sums that the norm's gradient needs, for each slice of a row: texel (row, slice) = (sum of gain dy, sum
+// of gain dy x', mean of the row, 1 / deviation of the row), where x' = (x - mean) / deviation.
 #include "moments.glsl"
 
 void main() {
@@ -11,7 +11,7 @@ void main() {
   int end = min((p.x + 1) * SLICE, C4);
   for (int c4 = p.x * SLICE; c4 < end; c4++) {
     vec4 g = GAIN_OF(c4) * dy_at(p.y, c4);
-#ifndef RMS_NORM  // its mean does not depend on x
+#ifndef RMS_NORM  // an RMS norm subtracts no mean
     a += g;
 #endif
     b += g * (x_at(p.y, c4) - row.x) * row.y;

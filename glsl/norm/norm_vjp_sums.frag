@@ -1,4 +1,6 @@
-// Sums over `ROWS` rows: dy x' for the gradient of the norm's gain, and dy for that of its bias, if it has one.
+// Sums over the ROWS rows from row i * ROWS on, for row i of the outputs: g = dy x', a part of the gradient of the
+// norm's gain; and, if the norm has a bias, b = dy, a part of the gradient of the bias. x' is the row before gain and
+// bias.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 g[1], b[1];

@@ -1,5 +1,5 @@
-// The activations of checkpoints. gelu_new (Hendrycks and Gimpel 2016, the tanh form) is computed in its logistic form,
-// 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which needs no tanh and cannot overflow to NaN.
+// The activation functions that models use. gelu_new (Hendrycks and Gimpel 2016, the tanh form) is computed in its
+// logistic form, 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which needs no tanh and cannot overflow to NaN.
 #include "finite.glsl"
 #if ACT == 1
 float act1(float x) { return x / (1.0 + exp(min(-1.5957691216 * (x + 0.044715 * x * x * x), 88.0))); }

@@ -1,6 +1,6 @@
-// y = x gain + shift. WHICH holds the row of gain and shift for each position and head; row 0 means y = x.
-// Row t * PER + head of y has position pos + t. With ONLY_ROW, all rows of y have position pos + ONLY_ROW.
-// With ALL_POSITIONS, x has a row for each position, of which y has those from pos on.
+// y = x gain + shift. For each position and head, WHICH holds the number of a row of gain and shift; 0 means y = x.
+// PER is the number of heads: row t * PER + head of y belongs to position pos + t. With ONLY_ROW, all rows of y belong
+// to position pos + ONLY_ROW. With ALL_POSITIONS, x has a row for each position, and y has the rows of x from pos on.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,4 @@
-// y = x gain + shift, with row 1 of both at position AT and row 0 at all others.
+// y = x gain + shift, with row 1 of gain and shift at position AT, and row 0 at all other positions.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int one = int(floor(at_at(0, 0).x + 0.5));

@@ -1,4 +1,4 @@
-// Writes the rows of x to rows FIRST .. of y, where the viewport begins.
+// Writes the rows of x to the rows of y from FIRST on; the viewport begins at row FIRST.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

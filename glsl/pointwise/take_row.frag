@@ -1,4 +1,4 @@
-// y = row `row` (a scalar) of x; zero beyond its columns.
+// y = row `row` (a scalar) of x; zero beyond the columns of x.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,5 +1,6 @@
-// Finds the greatest value of each block of a row, or of each of several rows: texel = (value, column, 1 if the block has
-// values, 1 if it has a NaN or an infinity). Of equal values the first one wins. Eight texels are fetched at once.
+// Finds the greatest value of each block of each row of x: texel = (value, column, 1 if the block has values, 1 if the
+// block has a NaN or an infinity). A block is every BLOCKS-th texel of a row. Of equal values the first one wins. Eight
+// texels are fetched at once.
 #include "finite.glsl"
 
 void main() {

@@ -1,6 +1,7 @@
-// Chooses the drawn token among the blocks' winners (`race.frag`). Texel 0 = (id, logit, 1 if any logit is not finite, 1 if
-// the draw is undecided). Texels 1.. are the likeliest tokens: (id or -1, logit, 1 if it is kept, 0). The last texel is
-// (sum of exp(logit - greatest) over all tokens without temperature, the same over the kept ones with it, greatest, 0).
+// Chooses the drawn token among the blocks' winners (`race.frag`). Texel 0 = (id, logit, 1 if any logit is not finite,
+// 1 if the draw is undecided). Texels 1.. are the likeliest tokens: (id or -1, logit, 1 if it is kept, 0). The last
+// texel is (sum of exp(logit - greatest) over all tokens, sum of exp((logit - greatest) / temperature) over the kept
+// tokens, the greatest logit, 0).
 #include "threshold.glsl"
 
 vec4 drawn(int row, float state) {

@@ -1,5 +1,5 @@
-// y = x for the tokens whose bit in `allowed` is set, and a value below every logit for the others; a logit that is not finite
-// stays. Each number of `allowed` holds the bits of 16 tokens, the first one in the lowest bit.
+// y = x for the tokens whose bit in `allowed` is set, and a value below every logit for the other tokens. A logit that
+// is not finite stays unchanged. Each number of `allowed` holds the bits of 16 tokens, the first one in the lowest bit.
 #include "finite.glsl"
 
 const float FORBIDDEN = -3.3e38;  // finite, and below the least value that sampling considers

@@ -1,5 +1,6 @@
-// Finds the likeliest 7 candidates of X_H * X_W / BLOCKS blocks: pairs (logit, id) as in `candidates.frag`, in four targets.
-// z of the last target is the sum of exp(logit - greatest).
+// Merges X_H * X_W / BLOCKS blocks of `candidates.frag` into one block and finds its 7 likeliest candidates. They are
+// pairs (logit, id) as in `candidates.frag`, in four targets; z of the last target is the block's sum of
+// exp(logit - greatest).
 #define N_BEST 7
 
 void main() {

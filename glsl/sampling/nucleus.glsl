@@ -1,11 +1,13 @@
-// Top-p: searches the logit at which the nucleus ends. Each level computes the weight of all tokens, and of those above each
-// of 15 edges within the bracket of the previous level. M1 to M4 are the weights of the levels so far, in rows whose sum
-// counts.
+// Top-p: the nucleus is the smallest set of the likeliest tokens whose weights add up to top_p of the total, and this
+// file searches for the logit at which it ends. A token's weight is exp((logit - greatest) / temperature). Each level
+// of the search computes the weight of all tokens, and the weights of the tokens above each of 15 edges within the
+// bracket of the previous level. M1 to M4 hold the weights of the levels so far; each weight is the sum over the rows
+// of the texture.
 const float LEAST = -3.0e38;
 
-// A bracket is (upper, top, width, weight): the tokens with logits of at least `upper` have the weight `weight`, less than
-// top_p of all, and the next edges are at steps of `width` / 16 below `top`. The width is a power of two, so that an edge has
-// the same bits wherever it is computed.
+// A bracket is (upper, top, width, weight). The tokens with logits of at least `upper` have the total weight `weight`,
+// which is less than top_p of the weight of all tokens. The next level's edges are at steps of `width` / 16 below
+// `top`. The width is a power of two, so that an edge has the same bits wherever it is computed.
 float edge(vec4 bracket, int i) { return bracket.y - bracket.z / 16.0 * float(i); }
 
 vec4 narrowed(vec4 bracket, vec4 m[4]) {

@@ -1,4 +1,5 @@
-// For every BLOCKS-th texel of a row of logits: the weight of the tokens at or above each of 15 edges, and of all tokens.
+// Sums over every BLOCKS-th texel of a row of logits: the weight of the tokens at or above each of 15 edges
+// (`nucleus.glsl`), and the weight of all tokens.
 #include "nucleus.glsl"
 
 void main() {

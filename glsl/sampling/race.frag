@@ -1,11 +1,13 @@
-// Finds the winner of each block among the tokens kept by the threshold: texel = (score, id, logit, weight of all kept tokens);
-// id is -1 if there is none. A token's score is (logit - greatest) / temperature - log(E) with E exponentially distributed, so
-// the token with the greatest score is a sample from the softmax (Gumbel-max). A block is every BLOCKS-th texel of a row of
-// logits; each BLOCK_ROWS rows of pixels are another step.
+// Finds the winner of each block among the tokens that the threshold keeps: texel = (score, id, logit, weight of the
+// block's kept tokens); id is -1 if no token of the block is kept. A token's score is
+// (logit - greatest) / temperature - log(E) with E exponentially distributed, so the token with the greatest score is a
+// sample from the softmax (Gumbel-max). A block is every BLOCKS-th texel of a row of logits. Each group of BLOCK_ROWS
+// rows of pixels makes a separate draw, for its own step.
 #include "hash.glsl"
 #include "threshold.glsl"
 
-// -log of uniform numbers in (0, 1). Precise near 0 too, where winners come from.
+// Returns -log(1 - u) for uniform numbers u in (0, 1), which is exponentially distributed. It is precise near 0 too,
+// where the numbers of the winners are.
 vec4 exponential(uvec4 bits) {
   vec4 u = (vec4(bits) + 0.5) * 2.3283064365386963e-10;  // 2^-32
   return mix(-log(1.0 - min(u, 0.99999994)), u * (1.0 + 0.5 * u), lessThan(u, vec4(1e-3)));

@@ -1,6 +1,7 @@
-// Finds the last token that top-k and top-p keep, in one part of the candidates: texel = (logit, id, rank or -1, number of
-// candidates that are certain to be the best of all tokens). They are certain up to the first one whose block has more tokens
-// (0.5 is added to its id). `threshold.glsl` combines the parts; the last texel is a copy of BEST for it.
+// Finds the last token that top-k and top-p keep, in one part of the candidates: texel = (logit, id, rank or -1, number
+// of candidates that are certain to be the best of all tokens). They are certain up to the first candidate whose block
+// has more tokens (0.5 is added to that candidate's id). `threshold.glsl` combines the parts; the last texel is a copy
+// of BEST, which that file reads.
 #include "nucleus.glsl"
 
 float weight(float x) { return exp((x - BEST(0, 0, 0).y) * inverse_temperature); }

@@ -1,5 +1,5 @@
-// AdamW (Loshchilov and Hutter 2019): m and s are the averages exp_avg and exp_avg_sq of the clipped gradient; weight decay
-// is added to the step. If the norm of the gradients is not finite, nothing changes and the last good parameters stay.
+// AdamW (Loshchilov and Hutter 2019): m (exp_avg) is the running average of the clipped gradient, and s (exp_avg_sq)
+// that of its square; weight decay is added to the step. If the norm of the gradients is not finite, nothing changes.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 w[Y_N], m[Y_N], s[Y_N];

@@ -1,5 +1,5 @@
-// Adds up the x component of every texel of several tensors, of at most TEXELS texels each. Each texel of the target sums
-// every Y_W-th texel.
+// Adds up the x components of the texels of several tensors with at most TEXELS texels each. Texel k of the target sums
+// texels k, k + Y_W, k + 2 Y_W .. of all the tensors.
 void main() {
   float sum = 0.0;
   for (int k = int(gl_FragCoord.x); k < TEXELS; k += Y_W) {

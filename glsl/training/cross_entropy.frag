@@ -1,4 +1,5 @@
-// For each row: (-log softmax(x)[target], 1, log of the sum of exponentials, target); all 0 for a negative target.
+// For each row: (-log softmax(x)[target], 1, log of the sum of exponentials, target); the first two are 0 for a
+// negative target.
 #include "softmax.glsl"
 
 void main() {
@@ -6,7 +7,8 @@ void main() {
   vec2 sum = NOTHING;
   for (int s = 0; s < STATS_W; s++) sum = merge_softmax(sum, STATS(0, row, s).xy);
   int target = int(TARGETS(0, row, 0).x);
-  // Both terms are relative to the maximum, since a large maximum would cost their difference its precision.
+  // log(sum.y) and the target's logit are both relative to the maximum: a large maximum would make their difference
+  // imprecise.
   vec4 v[1];
   v[0] = vec4(0.0, 0.0, sum.x + log(sum.y), float(target));
   if (target >= 0) v[0].xy = vec2(log(sum.y) - (x_at(row, target / 4)[target % 4] - sum.x), 1.0);

@@ -1,5 +1,6 @@
-// y = x / (1 - RATE) if a hash of (seed, step, micro-batch, site, row, texel) keeps the value, else 0. The forward and the
-// backward pass drop the same values, on every device, without a stored mask.
+// y = x / (1 - RATE) if a hash of (seed, step, micro-batch, SITE, row, texel) keeps the value, else 0. SITE is the
+// number of this dropout in the model, and the scalar `row` is the micro-batch. The forward and the backward pass drop
+// the same values, on every device, without a stored mask.
 #include "hash.glsl"
 
 void main() {

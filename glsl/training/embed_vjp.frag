@@ -1,6 +1,7 @@
-// d(tokens)[c, id] = the sum of dy[row, c] over the rows whose token is id, times SCALE (+ plus). `order` lists (row, id % 4) of the rows
-// sorted by token; `starts` holds (first, end) in it for the four tokens of each texel. It is a gather, so no blending is
-// needed and the order of addition is fixed.
+// d(tokens)[c, id] = the sum of dy[row, c] over the rows whose token is id, times SCALE (+ plus). `order` lists (row,
+// id % 4) for all rows, sorted by token. For each texel, which holds four tokens, `starts` holds the range [first, end)
+// of their entries in `order`. Each texel gathers its terms, so no blending is needed and the order of addition is
+// fixed.
 #ifdef SCALE
 #define TIMES * SCALE
 #else

@@ -1,8 +1,8 @@
 // (norm, factor for gradients, 1 if the norm is finite else 0, 0) from the sum of squares of all gradients.
-// The gradients are those of (sum of losses) / ROWS. Those of the mean over the targets that count are `mean` times as large;
-// the numbers of targets are in MICRO_BATCHES rows of LOSSES, and `mean` is exactly 1 if every row has a target. Clipping
-// multiplies by min(1, CLIP / norm). With a loss scale, the gradients given are multiplied by it. OVERFLOWED records that a
-// norm was not finite; after that, no step counts as finite.
+// The gradients given are those of (sum of losses) / ROWS. Gradients of the mean over the targets are `mean` times as
+// large; the y components of the first MICRO_BATCHES rows of LOSSES are the numbers of targets, and `mean` is exactly 1
+// if every row has a target. Clipping multiplies by min(1, CLIP / norm). With a loss scale, the gradients given have
+// been multiplied by it. OVERFLOWED is 1 after a norm was not finite; from then on, no step counts as finite.
 #include "finite.glsl"
 
 void main() {

@@ -1,5 +1,6 @@
-// y = MEAN + SPREAD * normally distributed numbers (Box and Muller 1958) from a hash of (seed, site, row, texel). Padding,
-// beyond the LIVE rows or columns of each period, is zero. The moments m and s are set to zero.
+// y = MEAN + SPREAD * normally distributed numbers (Box and Muller 1958) from a hash of (seed, SITE, row, texel), where
+// SITE is the number of this tensor. The first ROW_LIVE of every ROW_PERIOD rows are filled, and likewise for columns;
+// the rest is padding and is zero. AdamW's moments m and s are set to zero.
 #include "circle.glsl"
 #include "hash.glsl"
 

@@ -1,4 +1,5 @@
-// d(positions)[t] = the sum of dy over the batch at position t (+ plus); zero for positions beyond the context.
+// d(positions)[t] = the sum of dy over the batch at position t (+ plus); the sum is 0 for positions that dy does not
+// have.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,4 @@
-// Texel k of row y is the sum of row y of layer k of x.
+// Texel k of a row is the sum of the same row of x in layer k.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[1];

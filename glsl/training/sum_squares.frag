@@ -1,4 +1,5 @@
-// Each texel is the sum of squares of a share of the texels of several tensors, in steps of the target's size.
+// Texel k of the target is the sum of squares of texels k, k + n, k + 2 n .. of several tensors, where n is the number
+// of texels of the target.
 // There is one loop for all tensors, since each further loop doubles the time of Mesa's compiler.
 void main() {
   int first = int(gl_FragCoord.y) * Y_W + int(gl_FragCoord.x);

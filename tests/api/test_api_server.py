@@ -1,4 +1,4 @@
-"""The API server, used by the official client of OpenAI and by hostile requests."""
+"""Tests the API server with the official client of OpenAI and with hostile requests."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ CALLED = {
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A llama of random weights."""
+    """Returns the file of a llama of random weights."""
     return chat_llama(tmp_path_factory.mktemp("model") / "model.gguf", context=1024)
 
 
 @pytest.fixture(scope="module")
 def engine(path: Path) -> Iterator[Engine]:
-    """An engine whose queue holds six texts."""
+    """Yields an engine whose queue holds six texts."""
     engine = Engine(str(path), queue=6, device="software")
     yield engine
     engine.close()
@@ -80,7 +80,7 @@ def engine(path: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def url(engine: Engine) -> Iterator[str]:
-    """The address of a server with a key and an origin."""
+    """Yields the address of a server with a key and an allowed origin."""
     server = ApiServer(0, key=KEY, origins=[ORIGIN])
     thread = threading.Thread(target=server.run, args=(engine,))
     thread.start()
@@ -91,8 +91,8 @@ def url(engine: Engine) -> Iterator[str]:
 
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
-    """The official client."""
-    import openai  # here, since it takes a second that workers without these tests need not spend
+    """Yields the official client."""
+    import openai  # takes a second, which workers without these tests save
 
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=120) as client:
         yield client
@@ -100,19 +100,19 @@ def client(url: str) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def web(url: str) -> Iterator[httpx.Client]:
-    """A plain client, which sends what it is told."""
+    """Yields a plain HTTP client."""
     with httpx.Client(base_url=url.removesuffix("/v1"), timeout=60) as web:
         yield web
 
 
 def chat(client: openai.OpenAI, **how: Any) -> Any:
-    """Asks for a chat completion."""
+    """Returns a chat completion."""
     return client.chat.completions.create(**{"model": "any", "messages": HELLO, "max_tokens": 12} | how)
 
 
 @pytest.mark.slow
 def test_texts_are_those_of_the_model_alone_whatever_else_runs(client: openai.OpenAI, path: Path) -> None:
-    """Fails if texts that join and leave a batch change others, or a seed is not that of the model."""
+    """Fails if texts that join and leave a batch change others, or a seed gives other text than the model alone."""
     asked: list[dict[str, Any]] = [{"temperature": 0}, {"seed": 5, "top_p": 0.9}, {"seed": 6, "max_tokens": 30}]
     asked += [{"seed": 7, "messages": [{"role": "user", "content": "word " * n}]} for n in range(1, 6)]
     with ThreadPoolExecutor(8) as pool:
@@ -146,7 +146,7 @@ def test_a_stream_has_the_text_and_usage_of_a_whole_answer(client: openai.OpenAI
             assert token.logprob <= 0 and len(token.top_logprobs) == 3
             assert token.top_logprobs[0].logprob >= token.top_logprobs[2].logprob
     assert last.completion_tokens == whole.usage.completion_tokens
-    assert last.prompt_tokens_details.cached_tokens > 0  # of the first request
+    assert last.prompt_tokens_details.cached_tokens > 0  # from the request without streaming
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_a_forced_call_has_arguments_of_its_schema(client: openai.OpenAI) -> Non
 
 
 def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: Engine) -> None:
-    """Fails if a template without tools drops them, or an answer without a call has one."""
+    """Fails if tools are lost in a template that has none, or an answer without a call is returned as a call."""
     results = [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "12:30"}]}]
     history = [{"role": "system", "content": "be brief"}, *HELLO, CALLED, *results]
     request = ChatRequest.model_validate({"messages": history, "tools": TOOLS})
@@ -276,7 +276,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
 @pytest.mark.soak
 @pytest.mark.slow
 def test_no_value_of_a_field_fails_the_server(web: httpx.Client) -> None:
-    """Fails if a wrong type or an extreme value gives status 500, or an error that does not name the field."""
+    """Fails if a wrong type or an extreme value gives status 500, or an error without the field's name."""
     values = [None, [], {}, "x", -1, 10**400, 1e300, [None], {"1": 1e300}]
     message: list[Any] = [3, [], {}, [3], {"a": None}, [{"type": "text", "text": 3}]]
     asked: list[dict[str, Any]] = [{field: value} for field in ChatRequest.model_fields for value in values]
@@ -348,13 +348,13 @@ def test_a_constraint_that_takes_long_holds_up_no_other_request(
     monkeypatch.setattr(grammar, "LimitedProcess", LimitedProcess)
     began = time.perf_counter()
     assert chat(client, extra_body={"guided_choice": ["yes"]}).choices[0].message.content == "yes"
-    assert time.perf_counter() - began < 15  # of the 11 requests, those that waited were dropped
+    assert time.perf_counter() - began < 15  # waiting requests of clients that left were dropped
 
 
 def test_constraints_that_wait_to_be_compiled_count_as_places(
     client: openai.OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if they queue without limit, or one constraint is compiled for each text of a request."""
+    """Fails if constraints queue without limit, or a constraint is compiled once for each text of a request."""
     import openai
 
     compiled: list[Constraint] = []
@@ -381,7 +381,7 @@ def test_constraints_that_wait_to_be_compiled_count_as_places(
 def test_answers_are_sampled_as_the_model_recommends(
     client: openai.OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if a chat ignores it, or a text completion follows it."""
+    """Fails if a chat ignores the recommendation, or a text completion follows it."""
     monkeypatch.setattr(engine.model, "chat_sampling", {"temperature": 0.0}, raising=False)
     greedy = chat(client, temperature=0).choices[0].message.content
     assert {chat(client, seed=seed).choices[0].message.content for seed in (1, 2)} == {greedy}
@@ -390,7 +390,7 @@ def test_answers_are_sampled_as_the_model_recommends(
 
 
 def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: Engine, url: str) -> None:
-    """Fails if requests pile up without limit, or a disconnected client's text runs on."""
+    """Fails if requests pile up without limit, or the text of a disconnected client continues."""
     import openai
 
     port = urlsplit(url).port
@@ -411,7 +411,7 @@ def test_a_full_queue_and_a_client_that_leaves(client: openai.OpenAI, engine: En
 
 
 def test_work_of_a_cancelled_request_is_dropped() -> None:
-    """Fails if a constraint whose request was cancelled waits to be compiled all the same."""
+    """Fails if a constraint still waits to be compiled after its request was cancelled."""
 
     async def receive() -> Any:
         await asyncio.sleep(60)
@@ -429,7 +429,7 @@ def test_work_of_a_cancelled_request_is_dropped() -> None:
 
 
 def test_the_server_does_not_end_while_a_constraint_is_compiled(engine: Engine) -> None:
-    """Fails if the first signal ends it under a request whose constraint takes seconds."""
+    """Fails if the first signal ends the server while it compiles the constraint of a request."""
     while engine.busy:
         time.sleep(0.01)
     api, begin = Api(engine, None, (), ()), threading.Event()

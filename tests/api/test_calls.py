@@ -1,4 +1,4 @@
-"""Finds calls of functions in the forms that models write, whatever the pieces in which they arrive."""
+"""Tests finding function calls in the forms that models write, whatever the pieces in which the text arrives."""
 
 from __future__ import annotations
 

@@ -30,17 +30,17 @@ def tools(parameters: dict[str, Any]) -> Tools:
     ids=["reference", "alternatives", "a property named $id", "a value with $ref"],
 )
 def test_the_schema_of_a_forced_call_means_what_it_did(parameters: dict[str, Any]) -> None:
-    """Compares what valid and invalid arguments give in the function's schema and in that of the call."""
+    """Compares the function's schema with the schema of the call, on valid and invalid arguments."""
     call = json.loads(tools(parameters).constraint("arguments").source)
     for arguments in ({"city": "Paris"}, {"$id": "a"}, {"kind": {"$ref": "#/not a reference"}}, {"city": 3}, {}):
         alone = jsonschema.Draft202012Validator(parameters).is_valid(arguments)
         within = jsonschema.Draft202012Validator(call).is_valid({"name": "weather", "arguments": arguments})
-        assert within <= alone, arguments  # a call may forbid properties that the schema does not name
+        assert within <= alone, arguments  # a call may forbid properties that `parameters` does not name
         assert within or not alone or arguments.keys() - parameters.get("properties", {}).keys(), arguments
 
 
 def test_a_diagnosis_takes_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if each of many functions is compiled for seconds after one that was refused."""
+    """Fails if the diagnosis of a refused constraint compiles each of many functions for seconds."""
     checked: list[Constraint] = []
     asked = Tools(tools(CITY).functions * 9, True, 1)
     monkeypatch.setattr("time.monotonic", lambda: 4.0 * len(checked))

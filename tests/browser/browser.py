@@ -1,4 +1,4 @@
-"""Helpers to open exported pages in a headless Chromium: for the tests, `measure.py` and `scripts/pictures.py`."""
+"""Opens exported pages in a headless Chromium for the tests, `measure.py` and `scripts/pictures.py`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from glgpt.tuning.kernel_selection import FETCHES
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
     "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
-    "--disable-gpu-watchdog "  # it would take the context away when a draw is slow on a busy machine
-    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "  # they withhold it after several losses
-    # First, invisible pages of the address bar, each with a renderer in every window, and the spare renderer of every
-    # profile; then Playwright's own list, which this one replaces.
+    "--disable-gpu-watchdog "  # the watchdog drops the context if a draw is slow on a busy machine
+    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "  # they block WebGL after several losses
+    # The first two lines disable invisible pages of the address bar, which have a renderer in every window, and the
+    # spare renderer of every profile. The rest is Playwright's own list, since this option replaces it.
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,AimEnabled,"
     "SpareRendererForSitePerProcess,"
     "DestroyProfileOnBrowserClose,HttpsFirstBalancedModeAutoEnable,HttpsUpgrades,LensOverlay,MediaRouter,"
     "NetworkTimeServiceQuerying,OptimizationHints,PaintHolding,PreconnectToSearch"
 ).split()
 
-# Composing pages with llvmpipe would take a fifth of the tests' processor time. The page's own WebGL stays the same.
+# Compositing pages with llvmpipe would take a fifth of the tests' processor time. The flag leaves WebGL unchanged.
 TEST_FLAGS = [*FLAGS, "--disable-gpu-compositing"]
 
 
@@ -56,7 +56,7 @@ STATE = """() => {
 
 
 def wait_without_eval(page: Any) -> Any:
-    """Replaces the page's `wait_for_function`: Playwright's uses eval in the page, which the page's policy forbids."""
+    """Replaces the page's `wait_for_function`. Playwright's calls eval in the page, which the page's policy forbids."""
 
     def wait_for_function(expression: str, timeout: float = 90_000, polling: float = 50) -> SimpleNamespace:
         end = time.monotonic() + timeout / 1000
@@ -84,7 +84,7 @@ WRITTEN = (
 
 @contextmanager
 def writing(page: Any, link: str, tokens: int) -> Iterator[Any]:
-    """Lends an open page with the text and the view of a link, which writes `tokens` tokens, more than one."""
+    """Opens a link in a page and yields the page when its text is complete. The link generates `tokens` > 1 tokens."""
     page.evaluate(FOLLOW, link)
     page.wait_for_function(f"{WRITTEN} === {tokens}")
     yield page
@@ -100,10 +100,11 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def preferring(rows: str, kernels: bool = True) -> str:
-    """Returns a script that makes a page find its kernels measured, as on a second visit, always with the same choice.
+    """Returns a script that gives a page stored measurements of its kernels, as on a second visit.
 
-    Products of one row are faster with `strided` or `contiguous` columns, those of many rows with the kernel 8x4, and
-    all of them with textureLod, as mostly on llvmpipe. Without `kernels`, those of many rows are yet to be measured.
+    The measurements always lead to the same choice: `rows` ("strided" or "contiguous" columns) for products of one
+    row, the kernel 8x4 for products of many rows, and textureLod for both, as mostly on llvmpipe. Without `kernels`,
+    measurements of products of many rows are missing.
     """
     names = {"strided": 9.0, "contiguous": 9.0, rows: 1.0}
     if kernels:
@@ -126,12 +127,12 @@ PACK = """({buffer, byteOffset, byteLength}) => {
 
 
 def logits(page: Any, ids: list[int]) -> np.ndarray[Any, Any]:
-    """Returns what `glgpt.logits` returns, all rows in one."""
+    """Returns the logits of `glgpt.logits`, with all rows in one array."""
     return _unpack(page.evaluate(f"(ids) => glgpt.logits(ids).then({PACK})", ids))
 
 
 def activation(page: Any, name: str, ids: list[int]) -> np.ndarray[Any, Any]:
-    """Returns what `glgpt.activation` returns, in its shape."""
+    """Returns the activation of `glgpt.activation`, in its shape."""
     script = f"([name, ids]) => glgpt.activation(name, ids).then(({{shape, data}}) => [shape, ({PACK})(data)])"
     shape, data = page.evaluate(script, [name, ids])
     values: np.ndarray[Any, Any] = _unpack(data).reshape(shape)
@@ -143,7 +144,7 @@ def _unpack(data: str) -> np.ndarray[Any, Any]:
 
 
 # JavaScript that loses the context right before the `count`-th `call` of `gl` while `player` plays an entry whose name
-# begins with `entry`; "" stands for any time. `delete gl[call]` ends it.
+# begins with `entry`. If `entry` is "", calls count at any time. `delete gl[call]` removes the hook.
 LOSE_AT = """
       const issue = player.issue.bind(player), original = gl[call].bind(gl);
       const context = gl.getExtension('WEBGL_lose_context');

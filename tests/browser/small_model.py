@@ -1,4 +1,4 @@
-"""A small random GPT-2 with the embedded model's tokenizer, for tests of what a page does whatever the model."""
+"""Writes a small random GPT-2 with the embedded model's tokenizer, for tests that do not depend on the model."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Measures the cost of drawing: generates alternately with everything on the page open and with nothing drawn.
+"""Measures the cost of drawing: generates texts in alternating runs, with everything open and with nothing drawn.
 
 python tests/browser/strip_cost.py [--rounds 12] [--tokens 120] [--dtype f16] [--flags="--use-angle=..."] [--json]
 
-`closed` shows the Device tab, which draws nothing during generation; `open` the Text tab with the machine, alternatives
-and settings; `attention` the Attention tab, whose grid grows with the text. The result is the median of each round's
-ratio, so that a change of the machine's speed cancels out. Processor time includes all of Chromium's processes.
+`closed` shows the Device tab, which draws nothing during generation. `open` shows the Text tab with the machine,
+alternatives and settings. `attention` shows the Attention tab, whose grid grows with the text. The result is the median
+of the rounds' ratios, so that a change of the machine's speed cancels out. Processor time includes all of Chromium's
+processes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NOTE = """() => {
     return made;
   };
 }"""
-# A new seed generates a new text. Waiting on a promise does not poll the page, which would make it draw.
+# A new seed generates a new text. The script waits on a promise, since polling would make the page draw.
 WRITE = """(seed) => new Promise((done) => {
   glgpt.written = (...told) => done(told);
   location.hash = location.hash.replace(/seed=\\d+/, `seed=${seed}`);
@@ -46,7 +47,7 @@ def below(root: int) -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         children.setdefault(parent, []).append(int(stat.parent.name))
     found = [root]
@@ -67,7 +68,7 @@ def processor_seconds() -> float:
 
 
 def measured(page: Any, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Returns milliseconds and processor milliseconds per token for each view and round, without the first round."""
+    """Returns (milliseconds, processor milliseconds) per token for each view and round, without the first round."""
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in VIEWS}
     seeds = itertools.count(2)
     for number in range(rounds + 1):
@@ -84,7 +85,7 @@ def measured(page: Any, rounds: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def figures(found: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
-    """Returns medians, and medians of the ratios to `closed`."""
+    """Returns the medians of each view, and the medians of its ratios to `closed`."""
     told: dict[str, Any] = {}
     for kind, runs in found.items():
         told[kind] = {

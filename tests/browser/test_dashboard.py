@@ -1,4 +1,4 @@
-"""Tests the host's dashboard in Chromium, against a gateway whose devices are controlled by the test."""
+"""Tests the host's dashboard in Chromium. The gateway is real, and each test controls the gateway's devices."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ DRAWN = """() => {
   return data.some((v) => v);
 }"""
 expect.set_options(timeout=20_000)
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of websockets' connect
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # websockets' connect warns
 
 
 @pytest.fixture
 def visit(browsers: Any) -> Iterator[Callable[..., Any]]:
-    """visit(address): a page in a fresh profile; the test fails for a complaint that does not match `provokes`."""
+    """visit(address) opens a page in a fresh profile. A complaint that does not match `provokes` fails the test."""
     assert built_dashboard()
     complaints, expected, contexts = [], [], []
 
@@ -59,7 +59,7 @@ def visit(browsers: Any) -> Iterator[Callable[..., Any]]:
 
 
 class Session:
-    """A gateway that can be stopped and restarted at the same address."""
+    """Runs a gateway that can be stopped and restarted at the same address."""
 
     def __init__(self, folder: Path, **terms: Any) -> None:
         self.files = make_files(folder / "run", name="together", **terms)
@@ -112,7 +112,7 @@ def test_two_devices_are_followed_through_a_round(session: Session, visit: Calla
     page = visit(session.link)
     expect(page.get_by_text("No device has joined yet.")).to_be_visible()
     expect(page.get_by_text("The curve starts after the first round.")).to_be_visible()
-    assert "host=" not in page.url  # the token would stay in the history
+    assert "host=" not in page.url  # otherwise the token would stay in the browser's history
     one = session.join("one", device="ANGLE (Fast GPU)", kind="browser")
     two = session.join("<b>two</b>", kind="desktop")
     first = one.next("round")
@@ -220,7 +220,7 @@ def test_a_server_that_restarts_is_found_again(session: Session, visit: Callable
     session.stop()
     expect(page.get_by_text("The server does not answer.")).to_be_visible()
     expect(page.get_by_role("button", name="Pause")).to_be_disabled()
-    expect(row(page, "one")).to_be_visible()  # its last known state
+    expect(row(page, "one")).to_be_visible()  # shows the device's last known state
     session.start()
     expect(page.get_by_text("The server does not answer.")).to_be_hidden()
     expect(row(page, "one")).to_contain_text("Offline")
@@ -258,14 +258,14 @@ def test_links_that_are_not_the_hosts(session: Session, visit: Callable[..., Any
 
 
 def test_the_hosts_link_works_once(session: Session, visit: Callable[..., Any]) -> None:
-    """Regression: its token stayed in the browser's history and was valid for years."""
+    """Regression: the link's token stayed in the browser's history and was valid for years."""
     link = f"{session.host.address}#host={session.host.gateway.invitations.create(kind=HOST_LINK)}"
     page = visit(link, provokes="status of 401")
     expect(page.get_by_text("No device has joined yet.")).to_be_visible()
     assert page.url == session.host.address
     stored = page.evaluate("Object.values(sessionStorage).join()")
     assert link.partition("=")[2] not in stored
-    for again in (page.reload, lambda: (page.goto("about:blank"), page.goto(link))):  # the tab has another token
+    for again in (page.reload, lambda: (page.goto("about:blank"), page.goto(link))):  # both use the tab's stored token
         again()
         expect(page.get_by_text("No device has joined yet.")).to_be_visible()
     other = visit(link, provokes="status of 401")

@@ -25,7 +25,7 @@ from glgpt.page.player import mixes
 from glgpt.page.player.export import PlayerOptions, export_player
 
 PROMPT = "First Citizen:\nBefore we proceed"
-# Firefox offers no WebGL without a display, not even when headless, and has to be forced to use the driver under Xvfb.
+# Even headless, Firefox offers no WebGL without a display. Under Xvfb, a preference must force WebGL.
 PREFERENCES = 'user_pref("webgl.force-enabled", true);\nuser_pref("browser.shell.checkDefaultBrowser", false);\n'
 POLICY = "Content-Security-Policy"
 Evaluate = Callable[[str], Any]
@@ -33,7 +33,7 @@ Evaluate = Callable[[str], Any]
 
 @pytest.fixture(scope="module")
 def display() -> Iterator[str]:
-    """A virtual X server."""
+    """Runs a virtual X server; yields its name."""
     if not shutil.which("Xvfb"):
         pytest.fail("no Xvfb on this machine: install it (Debian, Ubuntu: apt install xvfb)")
     read, write = os.pipe()
@@ -50,7 +50,7 @@ def display() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def firefox(display: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address at which a Firefox with a fresh profile accepts BiDi commands."""
+    """Yields the address at which a Firefox with a fresh profile accepts BiDi commands."""
     found = shutil.which("firefox-esr") or shutil.which("firefox")
     if not found:
         pytest.fail("no Firefox on this machine: install it (Debian: apt install firefox-esr)")
@@ -74,7 +74,7 @@ def firefox(display: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 class BiDi:
-    """A session with Firefox, and the errors that its pages have logged."""
+    """Holds a session with Firefox and the errors that its pages have logged."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket, self._numbers = socket, count(1)
@@ -94,7 +94,7 @@ class BiDi:
 
 @pytest.fixture(scope="module")
 def session(firefox: str) -> Iterator[BiDi]:
-    """The session of the tests of this module, which share the browser."""
+    """Yields the session that all tests of this module share."""
     with connect(f"{firefox}/session", max_size=None) as socket:
         yield BiDi(socket)
 
@@ -153,7 +153,7 @@ def test_firefox_passes_the_self_test(
 def test_firefox_says_what_the_desktop_says(
     small: tuple[Path, Path], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
-    """Checks a folder's page, and that its policy is not violated."""
+    """Compares the page of a folder with the desktop. Fails if the page violates its policy."""
     evaluate = browse(serve(small[1]), provokes=POLICY, measures=True)
     watch(evaluate)
     evaluate("glgpt.ready")
@@ -172,7 +172,7 @@ def test_firefox_says_what_the_desktop_says(
 def test_firefox_opens_a_model_file(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixes, "RECIPES", ())  # the file's own mix only
+    monkeypatch.setattr(mixes, "RECIPES", ())  # records only the file's own mix
     model = wide_llama(tmp_path / "model.gguf", {"token_embd": "Q6_K"}, "Q4_K")
     export_player(tmp_path / "page", PlayerOptions([model], common=False))
     shutil.copy(model, tmp_path / "page" / "model.gguf")
@@ -219,19 +219,19 @@ CHATS = """(async (message) => {
 def test_firefox_chats(
     deep: Callable[[str], tuple[Path, Path]], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
-    """An answer is the desktop's, and its tokens lead to their attention."""
+    """Fails if an answer differs from the desktop's, or its tokens do not lead to their attention."""
     folder, site = deep("llama")
     text = browse(serve(site) + "#answer=6&temperature=0")(f"{CHATS}('hello')")
     with LanguageModel.from_pretrained(folder, device="software") as model:
         expected = model.chat([{"role": "user", "content": "hello"}], 6, temperature=0).read()
-    assert text and text == expected.removesuffix("\ufffd")  # tokens end before a character that is not complete
+    assert text and text == expected.removesuffix("\ufffd")  # the page's tokens omit an incomplete last character
 
 
 @pytest.mark.soak
 def test_firefox_chats_with_smollm2(
     smollm2: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], tmp_path: Path
 ) -> None:
-    """The page of make demo-chat knows a capital there, too."""
+    """Fails if the page of `make demo-chat` does not name a capital in Firefox, too."""
     assert main(["export", "--model", str(smollm2), "--out", str(tmp_path / "chat")]) == 0
     evaluate = browse(serve(tmp_path / "chat") + "#answer=8&temperature=0")
     assert "Paris" in evaluate(f"{CHATS}('What is the capital of France?')")
@@ -241,7 +241,7 @@ def test_firefox_chats_with_smollm2(
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
     single_file: Path, browse: Callable[..., Evaluate]
 ) -> None:
-    """Opens it from disk, without a server: a bundled data set, tokens, a training, a text, a score."""
+    """Opens the file from disk, without a server: a bundled data set, tokens, a training run, a text, a score."""
     evaluate = browse(single_file.as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6")
     evaluate("glgpt.ready")
     until = "(async () => { while (!(%s)) await new Promise((next) => setTimeout(next, 50)); return true; })()"
@@ -271,7 +271,7 @@ def test_firefox_keeps_the_policy_of_a_single_file(single_file: Path, browse: Ca
 
 
 def watch(evaluate: Evaluate) -> None:
-    """Notes violations of the policy from here on."""
+    """Records violations of the policy from now on."""
     evaluate("(addEventListener('securitypolicyviolation', (e) => (window.seen ??= []).push(e.effectiveDirective)), 0)")
 
 

@@ -1,4 +1,4 @@
-"""Tests the exported page in Chromium: its numbers equal the desktop's, also on poorer devices and on later visits."""
+"""Tests that the exported page in Chromium computes the desktop's numbers, also on weaker devices and later visits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 
 @pytest.fixture(scope="module")
 def model_and_page(small: tuple[Path, Path]) -> tuple[Path, Path]:
-    """The small model and its page."""
+    """Returns the folders of the small model and of its page."""
     return small
 
 
@@ -76,7 +76,7 @@ def test_sampling_draws_what_the_desktop_draws(opened: Any, desktop: Any) -> Non
         {"temperature": 0.8, "seed": 1},
         {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9},
         {"temperature": 0.9, "seed": 2**40 + 3, "topP": 0.9},
-        {"temperature": 1.0, "seed": 2, "topK": 900},  # more than there are candidates: sampled from the whole row
+        {"temperature": 1.0, "seed": 2, "topK": 900},  # more than the device's candidates: samples from the whole row
         {"temperature": 0, "seed": 1, "repetitionPenalty": 1.4},
         {"temperature": 0.9, "seed": 5, "topK": 30, "repetitionPenalty": 1.2, "logitBias": {"199": -100, "12": 4}},
     ):
@@ -125,7 +125,7 @@ def test_poorer_devices(
 
 
 def test_a_text_in_pieces_is_the_text_in_one(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Catches: every token of a text generated in pieces is drawn with the seed's first random number."""
+    """Fails if every token of a text generated in pieces is drawn with the seed's first random number."""
     page = browse(serve(exported) + "#tokens=6&seed=3")
     page.evaluate("glgpt.ready")
     page.wait_for_function("!document.querySelector('.text-caret')")
@@ -164,11 +164,11 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 def test_a_second_visit_has_what_was_measured_and_needs_no_network(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """The measured recording differs from the first visit's default, so its files have not been requested before.
+    """Fails if a second visit requests weights, measures again, or lacks a file of the measured recording.
 
-    Catches: a second visit that requests weights, measures again, or lacks a file of the measured recording.
+    The measured recording differs from the first visit's default, so the page has not requested its files before.
     """
-    # Contiguous columns are measured as faster already, since a busy machine does not always find that.
+    # The stored measurements already favour contiguous columns: on a busy machine, measuring may favour strided ones.
     init = f"{{{STRANGER}}} {{{preferring('contiguous', kernels=False)}}}"
     page = browse(serve(exported), init, keeps=True, measures=True)
     page.evaluate("glgpt.ready")
@@ -196,7 +196,7 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Includes parity, whose reference has not been requested before."""
+    """Includes parity, whose reference the page has not requested before."""
     page = browse(serve(exported), keeps=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
@@ -226,12 +226,12 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
 
 @pytest.mark.alone
 def test_no_frame_waits_long_while_text_comes(embedded_trains: Path, serve: Serve, browse: Browse) -> None:
-    """No task takes 50 ms, corrected for the time that the machine spent on other processes.
+    """Fails if a task takes 50 ms, corrected for the time that the machine spent on other processes.
 
-    A worker sums numbers every 5 ms. A busy machine slows and delays it as it does the page; a factor of at most three
-    is attributed to the machine. Without a GPU, Chromium paints the page on the CPU; painted by llvmpipe, as `FLAGS`
-    has it, a picture of the page would delay the driver's answers by 20 to 30 ms each. The worker does not see all that
-    can delay the page's two processes, so at most one of three runs may have a long task.
+    A worker sums numbers every 5 ms. A busy machine slows and delays the worker as much as the page; a factor of at
+    most three is attributed to the machine. The test's flag makes Chromium paint the page on the CPU. With `FLAGS`
+    alone, llvmpipe would paint, and each picture of the page would delay the driver's answers by 20 to 30 ms. The
+    worker cannot measure every delay of the page's two processes, so one of three runs may have a long task.
     """
     flags = [*FLAGS, "--disable-gpu-rasterization"]
     page = browse(serve(embedded_trains) + "#tokens=60", reduced_motion="no-preference", flags=flags)
@@ -285,7 +285,7 @@ def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) 
 
 
 def test_alternatives_are_those_of_the_logits(opened: Any, desktop: Any) -> None:
-    """Catches: a probability shown for a token is not the model's, or not the one it was sampled with."""
+    """Fails if the page shows a probability that is not the model's, or not the one that the token was sampled with."""
     ids = desktop.encode(PROMPT)
     script = """async (o) => {
       const seen = [];
@@ -308,7 +308,7 @@ def test_alternatives_are_those_of_the_logits(opened: Any, desktop: Any) -> None
 
 def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported) + "#tokens=1&view=device")  # the Text tab would read one row of logits for its chart
-    page.evaluate("glgpt.ready.then(() => glgpt.warmUp())")  # before that, the page reads logits and samples itself
+    page.evaluate("glgpt.ready.then(() => glgpt.warmUp())")  # until then, the page reads logits and samples itself
     script = """async (options) => {
       await glgpt.generate({prompt: 'To be', tokens: 1});  // waits for the text that the page generates when it opens
       const gl = WebGL2RenderingContext.prototype, get = gl.getBufferSubData;
@@ -331,7 +331,7 @@ def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, bro
 def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Browse, desktop: Any) -> None:
     flags = [flag for flag in FLAGS if "angle" not in flag]
     flags += ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
-    # ANGLE notes now and then that it waited for SwiftShader, which changes no number.
+    # Now and then ANGLE logs that it waited for SwiftShader. The wait changes no number.
     page = browse(serve(exported) + "#tokens=1", flags=flags, provokes="GPU stall due to ReadPixels")
     page.evaluate("glgpt.ready")
     assert "SwiftShader" in page.evaluate("glgpt.info().renderer")
@@ -349,7 +349,7 @@ def test_a_module_in_a_page_of_ones_own(small: tuple[Path, Path], serve: Serve, 
     address = serve(tmp_path / "site", plain=True)
     page = browse(
         address + "module/", provokes="status of 404"
-    )  # the example has no icon, and the browser requests one
+    )  # the browser requests an icon, which the example lacks
     start = "To be, or not to be"
     page.wait_for_function(f"document.querySelector('pre').textContent.length > {len(start) + 80}")
     (tmp_path / "site" / "own.html").write_text("<!doctype html><title>own</title>")
@@ -377,5 +377,5 @@ def test_a_module_in_a_page_of_ones_own(small: tuple[Path, Path], serve: Serve, 
     assert found["text"] and found["same"] and found["shape"][0] == 2 and found["short"] > 1
     assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call gets a new object
     assert found["wrong"] == "generate has no option max_tokens: did you mean tokens?"
-    assert "exported without training" in found["untrained"] and found["more"] == 1  # the script of both calls
+    assert "exported without training" in found["untrained"] and found["more"] == 1  # both calls load the same script
     assert (found["stopped"], found["lost"]) == ("aborted", True) and "disposed" in found["after"]

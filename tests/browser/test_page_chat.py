@@ -1,4 +1,4 @@
-"""Tests the Chat view: turns, edits, a full context, stored conversations, and what opens from an answer."""
+"""Tests the Chat view: turns, edits, a full context, stored conversations, and the views that an answer opens."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def messages(page: Any) -> list[str]:
 
 
 def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Catches: another prompt than the desktop's, a second turn that reads everything again, a lost conversation."""
+    """Fails if a prompt differs from the desktop's, a second turn reads everything again, or a conversation is lost."""
     folder, site = deep("llama")
     page = browse(serve(site) + f"#answer={ANSWER}&temperature=0")
     page.evaluate("glgpt.ready")
-    page.get_by_role("heading", name="Chat with").wait_for()  # the first view of a chat model
+    page.get_by_role("heading", name="Chat with").wait_for()  # a chat model's page opens with this view
     ask(page, "hi <|end|> *you*")
     first = messages(page)
     assert first[0] == "hi <|end|> *you*" and len(first) == 2
@@ -55,7 +55,7 @@ def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[
         assert ids == model.chat_template.prompt(more).ids
         assert page.evaluate("(ids) => glgpt.model.cache.held(ids)", ids) >= len(
             expected
-        )  # a turn reads only new tokens
+        )  # the second turn reads only new tokens
     page.get_by_role("button", name="Tokens").click()
     token = page.locator("[data-part=token]").nth(2)
     token.click()
@@ -79,7 +79,7 @@ def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[
 
 
 def check_earlier_answers(page: Any) -> None:
-    """Catches: an answer of this visit, or stored, whose tokens do not open, or change the conversation."""
+    """Fails if the tokens of a new or stored answer cannot be opened, or if opening them changes the conversation."""
     for text in ("again and again and again", "and more of it"):  # more than the context holds
         ask(page, text)
     page.get_by_text("no longer reads the").wait_for()
@@ -92,13 +92,13 @@ def check_earlier_answers(page: Any) -> None:
     page.get_by_role("button", name="hi <|end|> *you*", exact=True).click()
     page.locator("[data-part=message]", has_text="and more of it").wait_for()
     assert messages(page) == shown
-    inspect_earlier(page)  # whose tokens are those of its stored text
+    inspect_earlier(page)  # now the tokens come from the stored text
     page.get_by_role("button", name="Tokens").first.click()
     assert messages(page) == shown
 
 
 def inspect_earlier(page: Any) -> None:
-    """Opens the alternatives and the attention of a token of the first answer, which others follow."""
+    """Opens the alternatives and the attention of a token of the first answer, after which there are more messages."""
     answer = page.locator("[data-part=message]").nth(1)
     page.get_by_role("button", name="Tokens").first.click()
     answer.locator("[data-part=token]").nth(1).click()
@@ -125,7 +125,7 @@ def drop(page: Any, name: str, text: str) -> None:
 
 @pytest.mark.soak
 def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path) -> None:
-    """Catches: a file of the terminal that the page refuses, a hostile file that replaces a conversation."""
+    """Fails if the page refuses a file of `glgpt chat`, or a hostile file replaces a conversation."""
     page = browse(serve(deep("llama")[1]) + f"#answer={ANSWER}&temperature=0&system=own")
     page.evaluate("glgpt.ready")
     ask(page, "mine")
@@ -174,7 +174,7 @@ def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Call
 
 
 def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Catches: an answer that Escape does not stop, a focus that is lost, an answer that slides out of the context."""
+    """Fails if Escape does not stop an answer, the focus is lost, or an answer slides out of the context."""
     page = browse(serve(deep("llama")[1]) + "#answer=4000&temperature=0")
     page.evaluate("glgpt.ready")
     field = page.get_by_role("textbox", name="Message")
@@ -211,7 +211,7 @@ def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: 
 
 
 def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Catches: a composer outside the window, controls without a name, a part that a later visit has to fetch."""
+    """Fails if the composer is outside the window, a control has no name, or a later visit has to fetch a part."""
     phone = {"width": 390, "height": 844}
     page = browse(serve(deep("llama")[1]) + "#answer=3&temperature=0", viewport=phone, keeps=True)
     page.evaluate("glgpt.ready")
@@ -224,7 +224,7 @@ def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse
     found = page.evaluate(f"axe.run(document, {{runOnly: {json.dumps(RULES)}}}).then((r) => r.violations)")
     assert [(v["id"], [n["html"][:120] for n in v["nodes"]]) for v in found] == []
     before = messages(page)
-    page.evaluate(WHOLE)  # the service worker has this version
+    page.evaluate(WHOLE)  # waits until the service worker has cached this version
     page.context.set_offline(True)
     page.reload()
     page.evaluate("glgpt.ready")
@@ -236,7 +236,7 @@ def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse
 
 
 def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Catches: a session without memory, a clone that shares messages, a destroyed session that still answers."""
+    """Fails if a session forgets messages, a clone shares its messages, or a destroyed session still answers."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1")
     page.evaluate("glgpt.ready")
     found = page.evaluate(
@@ -274,7 +274,7 @@ def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[
 
 
 def check_hostile_templates(page: Any) -> None:
-    """Catches: a template that hangs or ends the page, a model that does not answer after one."""
+    """Fails if a template hangs or ends the page, or if the model no longer answers after a hostile template."""
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     shared = "{% set n = namespace(v=['a']) %}{% for i in range(60) %}{% set n.v = [n.v, n.v] %}{% endfor %}"
     wide = "{{ 'a\\na\\na\\na\\na' | indent(2000000) }}"
@@ -296,7 +296,7 @@ def check_hostile_templates(page: Any) -> None:
 
 
 def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Catches: a shape that OpenAI's users do not know, a stop text that is shown, an abandoned stream that runs on."""
+    """Fails if a response differs from OpenAI's format, shows a stop text, or continues after it is abandoned."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1")
     page.evaluate("glgpt.ready")
     found = page.evaluate(
@@ -374,8 +374,8 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
 
 
 def check_functions(found: Any) -> None:
-    """Catches: a call that stays text, arguments outside the schema, an error that names no field."""
-    assert found["described"] == "context_length_exceeded"  # by the description, since this template has no tools
+    """Fails if a call stays text, its arguments do not match the schema, or an error names no field."""
+    assert found["described"] == "context_length_exceeded"  # the system message that describes the tools is too long
     message = found["called"]["message"]
     (call,) = message["tool_calls"]
     assert (message["content"], found["called"]["finish_reason"], call["type"]) == (None, "tool_calls", "function")

@@ -1,4 +1,4 @@
-"""Tests dark and light: the text of every view has enough contrast, and drawings follow a change of the scheme."""
+"""Tests the dark and light schemes: texts of all views have enough contrast, and drawings follow a change."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Browse = Callable[..., Any]
 MIN_CONTRAST = 4.5  # minimum contrast of text with its background, except in disabled controls (WCAG 2.2, 1.4.3)
 VIEWS = ("text", "attention", "blocks", "textures", "passes", "train", "device")
 
-# Returns [contrast, text, element] for text nodes and values of fields. A canvas, which parses every notation of a
-# colour, blends all backgrounds at the middle of a text. Relative luminance is WCAG's, for sRGB.
+# Returns [contrast, text, element] for text nodes and values of fields. A canvas blends all backgrounds at the middle
+# of a text, since a canvas parses every notation of a colour. Relative luminance is WCAG's, for sRGB.
 CONTRASTS = """() => {
   const flat = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
   const luminance = () => {
@@ -79,7 +79,7 @@ def open_view(page: Any, view: str) -> None:
 
 
 def too_faint(page: Any) -> list[Any]:
-    """Returns texts with too little contrast in the light and then in the dark scheme, which stays active."""
+    """Returns texts with too little contrast in the light scheme, then in the dark one, which stays active."""
     faint = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
@@ -101,7 +101,7 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse) -> Non
     for view in VIEWS:
         open_view(page, view)
         faint[view] = too_faint(page)
-        if view == "train":  # and again with everything that a training shows
+        if view == "train":  # checks again with everything that a training run shows
             page.get_by_role("button", name="One step").click()
             page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.machine-busy')")
             page.get_by_text("Schedule", exact=True).click()
@@ -140,7 +140,7 @@ def brightness(page: Any, selector: str) -> float:
 
 @pytest.mark.soak
 def test_drawings_follow_a_change_of_the_scheme(site: Path, serve: Serve, browse: Browse) -> None:
-    """Pictures are transparent and show the page's background; curves use its colours and are drawn again."""
+    """Fails if a picture hides the page's background, or curves are not drawn again in the scheme's colours."""
     page = browse(serve(site) + "#prompt=To+be&tokens=12&view=text", color_scheme="light")
     page.evaluate("glgpt.ready")
     page.wait_for_function(

@@ -1,4 +1,4 @@
-"""Tests every view of a GPT-2 and of a Llama with twelve blocks: order, groups, and the desktop's numbers.
+"""Tests every view of a GPT-2 and of a Llama with twelve blocks: the blocks' order, groups, and the desktop's numbers.
 
 Both models are tiny and random.
 """
@@ -38,7 +38,7 @@ DONE = "!document.querySelector('.text-caret') && document.querySelectorAll('.te
 
 @dataclass
 class Deep:
-    """The page of a model, ready for use, and the model's folder."""
+    """Holds the page of a model, ready for use, and the model's folder."""
 
     family: str
     page: Any
@@ -89,7 +89,7 @@ def deep_page(
 
 
 def test_it_opens_with_its_own_prompts_under_its_name(deep_page: Deep) -> None:
-    """Catches: a model without its name or with Shakespeare's prompts, or an instruct model without its chat format."""
+    """Fails if a page lacks the model's name or chat format, or opens with Shakespeare's prompts."""
     page, instruct = deep_page.page, deep_page.family == "llama"
     about = page.locator(".band-about").inner_text()
     assert about.startswith(f"deep-{deep_page.family} is a language model of ")
@@ -105,12 +105,12 @@ def test_it_opens_with_its_own_prompts_under_its_name(deep_page: Deep) -> None:
     ids = page.evaluate(f"glgpt.model.promptIds('a{end}')")
     assert ids.count(SPECIAL[end]) == int(
         instruct
-    )  # only the chat format's own: in the visitor's text it is plain text
+    )  # the chat format adds one; the token's name in the visitor's text stays plain text
     assert "Shakespeare" not in page.locator("body").inner_text() and "Romeo" not in page.locator("body").inner_text()
 
 
 def test_the_logit_lens_has_the_blocks_in_their_order(deep_page: Deep) -> None:
-    """Catches: blocks sorted as text (0, 1, 10, 11, 2 …), so that the change of block 10 is measured from block 1."""
+    """Fails if blocks are sorted as text (0, 1, 10, 11, 2 …): the change of block 10 would start from block 1."""
     page, ids = deep_page.page, deep_page.ids
     blocks = page.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
     stream = deep_page.config.stream()
@@ -129,7 +129,7 @@ def test_the_logit_lens_has_the_blocks_in_their_order(deep_page: Deep) -> None:
 
 
 def test_textures_are_in_their_blocks_and_explained(deep_page: Deep) -> None:
-    """Catches: every weight of a Llama is listed outside the blocks, without an explanation."""
+    """Fails if the weights of a Llama are listed outside the blocks, or without an explanation."""
     page, config, names = deep_page.page, deep_page.config, deep_page.config.names
     for block in (None, 10):
         deep_page.show("textures", texture="embed" if block is None else f"h.{block}.attn.q")
@@ -202,7 +202,7 @@ def test_the_machine_has_every_block_and_leads_to_its_texture(deep_page: Deep) -
     deep_page.show("text")
     page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
     assert page.locator(".machine-stage").count() == 6 * BLOCKS + 2
-    for stage, view in (("QKV", "Textures"), ("scores", "Attention")):  # the used part of the context fills the cell
+    for stage, view in (("QKV", "Textures"), ("scores", "Attention")):  # the text's part of the context fills the cell
         assert page.evaluate(PAINTED_CELL, f"{stage} of block 11: open in {view}") > 0.6, stage
     for stage, name in (("QKV", "attn.q"), ("MLP", "mlp.act")):
         page.get_by_role("button", name=f"{stage} of block 11: open in Textures").click()
@@ -211,7 +211,7 @@ def test_the_machine_has_every_block_and_leads_to_its_texture(deep_page: Deep) -
 
 
 def test_the_tour_speaks_of_this_model(deep_page: Deep) -> None:
-    """Catches: cards about position vectors, which a Llama lacks, or about heads and words of the embedded model."""
+    """Fails if cards describe position vectors to a Llama, which has none, or heads and words of the embedded model."""
     page, texts = deep_page.page, {}
     deep_page.show("text", tour=1)
     for number in range(1, 11):

@@ -1,6 +1,6 @@
 """Tests failures of the page: devices that cannot run it, lost contexts, damaged files.
 
-A small model suffices, since what the page does then does not depend on the model.
+A small model suffices, since the page's reaction to a failure does not depend on the model.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ DRAWABLE = "(({limits, storage}) => [limits.drawBuffers, storage])(glgpt.info())
 
 @pytest.fixture(scope="module")
 def model_and_page(small: tuple[Path, Path]) -> tuple[Path, Path]:
-    """The small model and its page."""
+    """Returns the folders of the small model and of its page."""
     return small
 
 
@@ -142,7 +142,7 @@ def model_and_page(small: tuple[Path, Path]) -> tuple[Path, Path]:
 def test_a_device_uses_what_drawing_has_shown(
     exported: Path, serve: Serve, browse: Browse, init: str, drawable: list[Any]
 ) -> None:
-    """Catches: a driver's word is taken for the targets or the precision that it does not have."""
+    """Fails if the page uses draw targets or a precision that the driver claims and does not have."""
     page = browse(serve(exported), init)
     page.evaluate("glgpt.ready")
     assert page.evaluate(DRAWABLE) == drawable
@@ -152,7 +152,7 @@ def test_a_device_uses_what_drawing_has_shown(
 @pytest.mark.parametrize(
     ("condition", "said", "found"),
     [
-        ("targets > 4", "Reload the page: it then uses fewer.", 4),
+        ("targets > 4", "Reload the page: it then draws to fewer textures at once.", 4),
         pytest.param("targets > 2 && !sessionStorage.lost", "Reload the page to try again.", 8, marks=pytest.mark.soak),
         pytest.param("!sessionStorage.lost", "Reload the page to try again.", 8, marks=pytest.mark.soak),
         ("this.isEnabled(this.BLEND)", "it then uses neither blending nor 16-bit floats.", 8),
@@ -162,7 +162,7 @@ def test_a_device_uses_what_drawing_has_shown(
 def test_a_context_lost_by_the_test_of_targets_is_survived_by_a_reload(
     exported: Path, serve: Serve, browse: Browse, condition: str, said: str, found: int
 ) -> None:
-    """Catches: after a loss, a device is tested with fewer targets than models need, and never opens one again."""
+    """Fails if, after a loss, a device is tested with fewer targets than models need, and never opens a model again."""
     page = browse(
         serve(exported), LOSING.replace("CONDITION", condition), provokes="CONTEXT_LOST_WEBGL|lost its graphics context"
     )
@@ -172,7 +172,7 @@ def test_a_context_lost_by_the_test_of_targets_is_survived_by_a_reload(
     page.evaluate("glgpt.ready")
     assert page.evaluate(DRAWABLE) == [found, "float"] and len(page.evaluate(GREEDY)) == 8
     page.reload()
-    page.evaluate("glgpt.ready")  # the result is remembered
+    page.evaluate("glgpt.ready")  # uses the stored result of the test
     assert page.evaluate(DRAWABLE) == [found, "float"]
 
 
@@ -196,7 +196,7 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
 def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """The manifest claims a large model: the first shard of a small one is fetched while programs are still read."""
+    """The manifest claims a large model, since a small model's first shard is fetched while programs are still read."""
 
     def enlarged(route: Any) -> None:
         manifest = json.loads((exported / "manifest.json").read_text())
@@ -216,7 +216,7 @@ def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
 
 
 def test_complaints_are_heard(browse: Browse, complaints: list[str]) -> None:
-    """Otherwise none of these tests would notice an error that the page only logs to the console."""
+    """Fails if the fixture misses a complaint: no test would then notice an error that the page only logs."""
     page = browse("about:blank", provokes="^(Error: )?provoked [a-e]$")
     page.evaluate(
         """() => {
@@ -244,7 +244,7 @@ globalThis.lose = async (device) => {
 
 @pytest.mark.soak
 def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Catches: a model whose upload was interrupted by a lost context is used as if its textures were complete."""
+    """Fails if a lost context interrupts a model's upload and the model is then used with incomplete textures."""
     first = """
     const upload = WebGL2RenderingContext.prototype.texSubImage3D;
     let lost = false;
@@ -288,7 +288,7 @@ def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, brow
     ids=["prefill", "decode", "sampling", "read", "fence", "copy"],
 )
 def test_a_context_lost_at_any_call_changes_no_token(opened: Any, call: str, entry: str, count: int) -> None:
-    """Loses the context right before the `count`-th call while an entry of this name is played, or at any time."""
+    """Loses the context right before the `count`-th `call` while `entry` is played ("": at any time)."""
     script = """async ([options, call, entry, count]) => {
       const {model} = glgpt, {player} = model, {gl} = model.device, {contexts} = glgpt.info();
       LOSE_AT
@@ -330,7 +330,7 @@ WebGL2RenderingContext.prototype.CALL = function (...args) {
 def test_a_context_lost_before_the_first_token(
     exported: Path, serve: Serve, browse: Browse, opened: Any, call: str, count: int
 ) -> None:
-    """Textures are created, shaders compiled and linked, and commands laid out again, with the same text."""
+    """Fails if the text differs after textures, shaders, programs and commands have been created again."""
     expected = opened.evaluate(GREEDY)
     page = browse(serve(exported), LOADING.replace("CALL", call).replace("COUNT", str(count)))
     page.evaluate("glgpt.ready")
@@ -338,7 +338,7 @@ def test_a_context_lost_before_the_first_token(
 
 
 def test_a_loss_while_the_model_loads_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Catches: a page that waits for a context which the browser withholds claims to compile shaders."""
+    """Fails if the page claims to compile shaders while it waits for a context that the browser withholds."""
     never = "globalThis.restoreAfter = 1e9;"
     page = browse(serve(exported), HASTE + LOADING.replace("CALL", "linkProgram").replace("COUNT", "12") + never)
     page.get_by_text("lost the graphics context").wait_for()
@@ -413,14 +413,14 @@ def test_a_text_survives_the_end_of_the_gpu_process(
 def end_gpu_process(profiles: Path) -> None:
     """Kills the GPU process of the browser whose profile is in this folder."""
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             line = (process / "cmdline").read_bytes().decode(errors="replace")
             if "--type=gpu-process" in line and str(profiles) in line:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
 def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Covers parity and the pictures of the views."""
+    """Fails if parity or a picture of a view that a loss has interrupted is not restarted."""
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
     page.wait_for_function("!document.querySelector('.text-caret')")
@@ -529,7 +529,7 @@ def set_in(manifest: dict[str, Any], value: Any, *path: Any) -> dict[str, Any]:
 
 
 def test_damaged_documents_are_said(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Catches: a manifest or tokenizer that cannot be, whose error does not say where or what to do."""
+    """Fails if the error for an invalid manifest or tokenizer does not say where the fault is or what to do."""
     manifest = json.loads((exported / "manifest.json").read_text())
     cases: list[tuple[dict[str, Any], str]] = [
         ({"manifest.json": set_in(manifest, value, *path)}, said)
@@ -573,7 +573,7 @@ for (const name of ['createTexture', 'createShader']) {
 
 @pytest.mark.parametrize("part", mostly_soak(["tokenizer", "capture", "recorded"], ("tokenizer",)))
 def test_a_failed_load_leaves_nothing_behind(exported: Path, serve: Serve, browse: Browse, part: str) -> None:
-    """Catches: weights are fetched, shaders compiled and a worker kept for a model that cannot be used."""
+    """Fails if the page fetches weights, compiles shaders or keeps a worker for a model that cannot be used."""
     manifest = json.loads((exported / "manifest.json").read_text())
     manifest["chat_template"] = {"source": "{{ messages }}", "named": {}, "special": {}}
     manifest["recorded"] = manifest["recorded"] or "recorded.json"
@@ -581,7 +581,7 @@ def test_a_failed_load_leaves_nothing_behind(exported: Path, serve: Serve, brows
     data = b"{}"
     page = browse("about:blank#", HASTE + COUNTED)
     for name in broken:
-        if part != "capture":  # which loading does not read, only fetches
+        if part != "capture":  # loading fetches `capture` and does not read it
             manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         page.route(f"**/{name}", lambda route: route.fulfill(body=data))
     held: list[Any] = []
@@ -599,18 +599,18 @@ def test_a_failed_load_leaves_nothing_behind(exported: Path, serve: Serve, brows
     assert any(name in said for name in broken)
     created = page.evaluate("created")
     for route in held:
-        with contextlib.suppress(Exception):  # a request that the page has ended
+        with contextlib.suppress(Exception):  # the page may have ended the request
             route.continue_()
     page.wait_for_timeout(500)
     assert [name for name in fetched if name.startswith("weights") and name != "weights-00.bin"] == []
     assert page.evaluate("[glgpt.contextLost.value, created]") == [True, created]
-    assert page.workers == []  # a damaged tokenizer fails before there is one
+    assert page.workers == []  # a damaged tokenizer fails before a worker starts
 
 
 @pytest.mark.parametrize(("file", "begun"), [("weights-00.bin", "progress.value.shaders"), ("manifest.json", "device")])
 def test_a_load_that_is_disposed_of_ends(exported: Path, serve: Serve, browse: Browse, file: str, begun: str) -> None:
     page = browse("about:blank#")
-    page.route(f"**/{file}", lambda _: None)  # never answered
+    page.route(f"**/{file}", lambda _: None)  # is never answered
     page.goto(serve(exported))
     page.wait_for_function(f"globalThis.glgpt?.{begun}")
     page.evaluate(DISPOSE)
@@ -621,7 +621,7 @@ def test_a_load_that_is_disposed_of_ends(exported: Path, serve: Serve, browse: B
 def test_a_call_that_waits_for_a_lost_context_ends_with_the_object(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    page = browse(serve(exported), provokes="disposed of")  # the views draw what is gone
+    page = browse(serve(exported), provokes="disposed of")  # the views report the released model
     page.evaluate("glgpt.ready")
     page.evaluate("""() => {
       glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext();
@@ -632,10 +632,10 @@ def test_a_call_that_waits_for_a_lost_context_ends_with_the_object(
 
 
 def test_changes_that_cannot_be_made_again_are_off(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Catches: after a lost context, texts of the unchanged model while the page lists changes."""
+    """Fails if, after a lost context, texts come from the unchanged model while the page lists changes."""
     page = browse(serve(exported), provokes="provoked")
     said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))  # a view may be the first to draw again
+    page.on("console", lambda message: said.append(message.text))  # a view may draw first, and log the error
     page.evaluate("glgpt.ready")
     error, parts, count = page.evaluate("""async () => {
       await glgpt.intervene(['h.0.mlp']);
@@ -692,7 +692,7 @@ def answering(document: Any) -> Callable[[Any], None]:
 
 
 def with_tokenizer(exported: Path, **changed: Any) -> dict[str, Any]:
-    """Returns the export's manifest and its tokenizer with these fields changed."""
+    """Returns the export's manifest, and its tokenizer with these fields changed."""
     manifest = json.loads((exported / "manifest.json").read_text())
     tokenizer = json.loads((exported / "tokenizer.json").read_text()) | changed
     data = json.dumps(tokenizer).encode()
@@ -785,7 +785,7 @@ def test_parity_fails_where_numbers_differ(exported: Path, serve: Serve, browse:
 
 
 def test_logits_that_are_not_finite_are_refused_by_every_path(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Catches: a row of logits that overflows is taken for finite ones, and the page generates from it."""
+    """Fails if the page generates from a row of logits that are not finite."""
     page = browse(serve(exported), provokes="drawing: .*not finite")
     page.evaluate("glgpt.ready")
     script = """async () => {

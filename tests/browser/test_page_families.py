@@ -1,4 +1,4 @@
-"""Tests every family in the page: its numbers and its text are those of the desktop."""
+"""Tests that every family of models has the desktop's numbers and text in the page."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def checkpoint(folder: Path, name: str, fields: dict[str, Any]) -> Path:
     return folder
 
 
-# Families whose variants the others have too: biases, a norm of queries and keys, a window, weights in one tensor.
+# These families are soak tests, since other families cover their variants: biases, a norm of queries and keys, a
+# window, and several weights in one tensor.
 REPEATS = ("qwen2", "qwen3", "mistral", "phi3")
 
 
@@ -68,9 +69,9 @@ def test_a_family_has_the_desktops_numbers_and_text(
     name: str,
     dtype: str,
 ) -> None:
-    """Catches: a window, a norm, a cap or partial rotary positions that the page's programs lack."""
+    """Fails if the page's programs lack a window, a norm, a cap or partial rotary positions."""
     first = programs.page_recordings(dtype)[:1]
-    monkeypatch.setattr(programs, "page_recordings", lambda _: first)  # the others have the same passes
+    monkeypatch.setattr(programs, "page_recordings", lambda _: first)  # the other recordings have the same passes
     folder = checkpoint(tmp_path / "model", name, FAMILIES[name])
     export(folder, tmp_path / "page", ExportOptions(dtype), device="software")
     page = browse(serve(tmp_path / "page") + "#tokens=1")

@@ -1,4 +1,4 @@
-"""Tests a federation of two pages and two desktops on Flower; one page reloads in mid-round, and the host watches."""
+"""Tests a federation of two pages and two desktops on Flower. One page reloads during a round; a dashboard is open."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     member = reloaded.evaluate(SAID)["member"]
     reloaded.reload(wait_until="commit")
     reloaded.wait_for_function("globalThis.glgpt?.federation?.status === 'training'", timeout=240_000)
-    assert reloaded.evaluate(SAID)["member"] == member  # the same member, by its key
+    assert reloaded.evaluate(SAID)["member"] == member  # the stored key makes it the same member
     dashboard.wait_for_function(
         "document.querySelectorAll('.devices tr:is([data-state=training], [data-state=sent])').length"
     )

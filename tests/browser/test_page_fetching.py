@@ -1,4 +1,4 @@
-"""Tests fetching a text on the visitor's request, from servers that misbehave."""
+"""Tests fetching a text at the visitor's request, from servers that misbehave."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FETCH = """async ([address, options]) => {
 
 
 class Open(Stranger):
-    """A `Stranger` that allows pages of other origins to read everything except `/closed`."""
+    """Serves like `Stranger`, and allows pages of other origins to read everything except `/closed`."""
 
     def end_headers(self) -> None:
         if not self.path.startswith("/closed"):
@@ -59,7 +59,7 @@ class Open(Stranger):
         self.on_text()
 
     def on_changed(self) -> None:
-        """Interrupts its first answer, and serves another text afterwards."""
+        """Interrupts the first answer, and serves another text afterwards."""
         again = Stranger.asked.count("/changed") > 1
         body = BYTES.upper() if again else BYTES
         self.send(200, body if again else body[:1000], len(body))
@@ -77,7 +77,7 @@ def stranger() -> Iterator[str]:
 
 @pytest.fixture
 def page(site: Path, serve: Serve, browse: Browse, stranger: str, tmp_path: Path) -> Any:
-    """A page of another origin that may fetch from the stranger."""
+    """Returns a page of another origin that may fetch from the stranger."""
     folder = tmp_path / "page"
     shutil.copytree(site, folder)
     Reading("none", [stranger]).allow(folder / "index.html")
@@ -102,7 +102,7 @@ def test_a_text_comes_whole_or_in_words_for_people(page: Any, stranger: str) -> 
     resumed = fetch("resumed")
     assert resumed["text"] == TEXT
     assert list(filter(None, Stranger.ranges)) == [f"bytes={n * (len(BYTES) // 3 + 1)}-" for n in (1, 2)]
-    assert fetch("changed")["text"] == BYTES.upper().decode()  # no mix of two versions
+    assert fetch("changed")["text"] == BYTES.upper().decode()  # not a mix of two versions
     for path, said, tries in (
         ("missing", "the server answers 404", 1),
         ("page", "is a web page, not a text", 1),

@@ -1,4 +1,4 @@
-"""Tests the layout: nothing moves while a page loads, a finger hits every control, and any browser language will do."""
+"""Tests that nothing moves while a page loads, controls fit a finger, and any language of the browser works."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
-MAX_SHIFT = 0.02  # of a visit's layout shifts together; 0.1 is called good (web.dev/cls)
+MAX_SHIFT = 0.02  # maximum sum of a visit's layout shifts; web.dev/cls calls up to 0.1 good
 FINGER = 40  # minimum height of a control on a phone, in pixels
 LAPTOP: dict[str, Any] = {"viewport": {"width": 1366, "height": 768}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
@@ -25,7 +25,8 @@ new PerformanceObserver((list) => shifts.push(...list.getEntries().filter((e) =>
 MOVED = """[shifts.reduce((sum, e) => sum + e.value, 0), shifts.map((e) => [e.value, ...e.sources.map(
   ({node, previousRect: a, currentRect: b}) => [`${node?.nodeName}.${node?.className}`, a.x, a.y, b.x, b.y])])]"""
 
-# Links within sentences and the tokens of a text have the height of a line; the machine's cells are parts of a drawing.
+# Skips links within sentences and the text's tokens, which are as high as a line, and the machine's cells, which are
+# parts of a drawing.
 SMALL = """(least) => [...document.querySelectorAll('button, select, summary, textarea, input, a')]
   .filter((e) => e.checkVisibility({visibilityProperty: true}))
   .filter((e) => !e.matches('.ui-link, p a, .machine-stage, .attention-arcs button, .shell-skip'))

@@ -1,4 +1,4 @@
-"""Tests what explains the model: the machine, the sampling chart, the tour, and interventions."""
+"""Tests the parts of the page that explain the model: the machine, the sampling chart, the tour, and interventions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 DONE = "!document.querySelector('.text-caret') && document.querySelectorAll('.text-token:not(.text-given)').length"
 PART = "h.3.attn.5"
-WRITTEN = 12  # tokens that are compared with the desktop's
+WRITTEN = 12  # tokens that a test compares with the desktop's
 
 
 def go(page: Any, title: str) -> None:
@@ -26,7 +26,7 @@ def go(page: Any, title: str) -> None:
 
 @pytest.fixture
 def page(opened: Any) -> Iterator[Any]:
-    """The page with 12 tokens after `To be`."""
+    """Yields the page with 12 tokens after `To be`."""
     with writing(opened, "prompt=To+be&tokens=12&temperature=0.8&k=5&p=0.9&seed=3", 12) as page:
         yield page
 
@@ -72,7 +72,7 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_view(page: Any) -> 
 
 
 def test_the_bars_are_what_the_sampler_draws_from(page: Any, desktop: LanguageModel) -> None:
-    """The bars follow a slider at once; excluded tokens are shown as such."""
+    """Fails if the bars do not follow a slider at once, or do not mark excluded tokens."""
     ids = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0.8, topK: 5, topP: 0.9, seed: 3})")
     text = [*desktop.encode("To be"), *ids["ids"]]
     logits = desktop.logits(text[:-1])[-1]
@@ -156,7 +156,7 @@ def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None
 def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_desktop(
     opened: Any, desktop: LanguageModel
 ) -> None:
-    """Compares the text, and the probability of each token of another text."""
+    """Compares a generated text, and the probability of each token of a given text."""
     other, script = "So we", "(o) => glgpt.generate(o).then((r) => r.ids)"
     ids, given = desktop.encode("To be"), desktop.encode(other)
     text = desktop.encode("To be, or not to be: that is the question")
@@ -253,7 +253,7 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
 
 
 def test_a_card_can_be_asked_for_by_itself(page: Any) -> None:
-    """A card opened alone leads to the next suggestion, and into the tour only on request."""
+    """Fails if a card that was opened separately does not lead to the next suggestion, or starts the tour unasked."""
     card = page.get_by_role("complementary", name="Tour")
     page.get_by_role("button", name="See what it attends to").click()
     assert card.get_by_role("heading").inner_text() == "Attention"
@@ -277,7 +277,7 @@ def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
         assert card.locator(".tour-question").inner_text().endswith("?")
         below = page.evaluate("document.querySelector('main').getBoundingClientRect().bottom + scrollY")
         room = page.evaluate("parseFloat(getComputedStyle(document.querySelector('main')).paddingBottom)")
-        assert card.bounding_box()["height"] <= room < below  # the whole view can be scrolled clear of the card
+        assert card.bounding_box()["height"] <= room < below  # no part of the view stays under the card
         card.get_by_role("button", name="Done" if number == 10 else "Next card").click()
     assert len(set(titles)) == 10 and "tour=" not in page.url
     page.evaluate("location.hash = '#prompt=To+be&tokens=3&tour=6'")

@@ -1,4 +1,4 @@
-"""Tests a Llama in the page. The page has no code for the family, so manifest and programs must suffice."""
+"""Tests a Llama in the page. The page has no code for this family, so the manifest and the programs must suffice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glgpt.page.export_options import ExportOptions
 def test_a_gguf_file_as_it_is_stored_passes_parity(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], kind: str, rows: str
 ) -> None:
-    """Catches: the page reads every weight in one format, also where the file has others."""
+    """Fails if the page reads every weight in the same format, although the file has several."""
     model = llama(tmp_path / "model.gguf", kind)
     export_few(model, tmp_path / "page", ExportOptions("stored"), device="software")
     page = browse(serve(tmp_path / "page") + "#tokens=1", preferring(rows), measures=True)
@@ -39,7 +39,7 @@ def test_a_gguf_file_as_it_is_stored_passes_parity(
 def test_a_llama_passes_parity(
     goldens: Path, tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], golden: str, dtype: str
 ) -> None:
-    """Catches: the page treats shared key heads, rotary positions or another family's names differently."""
+    """Fails if the page treats shared key heads, rotary positions or Llama's names differently than the desktop."""
     export_few(goldens / golden, tmp_path / "page", ExportOptions(dtype), device="software")
     rows = "strided" if dtype == "f16" else "contiguous"
     page = browse(serve(tmp_path / "page") + "#tokens=1", preferring(rows), measures=True)
@@ -61,7 +61,7 @@ def test_a_llama_passes_parity(
 def test_a_text_ends_at_any_of_several_tokens(
     goldens: Path, tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
 ) -> None:
-    """Each end token of an instruct model's generation_config.json ends a text in the page, and texts side by side."""
+    """Fails if an end token of generation_config.json does not end a single text, or one of several continuations."""
     folder = shutil.copytree(goldens / "llama-grouped", tmp_path / "model")
     ids, path = [2, 5, 9], folder / "generation_config.json"
     with LanguageModel.from_pretrained(folder, device="software") as model:

@@ -1,4 +1,4 @@
-"""Tests that every tab can show the page's own model, the one in training, and one from files."""
+"""Tests that every tab can show the page's own model, the model in training, and a model from files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 BPE = {"text": PLAY, "config": {**QUIET, "tokenizer": "bpe:300"}, "seed": SEED}
 SLOW = 90_000  # ms: two cores may be shared with other processes
 PROMPT = "To be, or not"
-# Tracks all existing textures and their bytes; installed before the page creates its first.
+# Tracks all existing textures and their bytes. Runs before the page creates its first texture.
 COUNTED = """
   globalThis.textures = new Set();
   const make = WebGL2RenderingContext.prototype.createTexture;
@@ -108,8 +108,8 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
     used(page, "own")
     page.wait_for_function("!glgpt.model.activations.player")
     page.evaluate("glgpt.borrow(async (m) => m.rest())")
-    drawing = 3 * line  # for the views that were opened
-    assert page.evaluate(BYTES) <= before + drawing  # all memory of the other model is released
+    drawing = 3 * line  # bytes of textures of the opened views
+    assert page.evaluate(BYTES) <= before + drawing  # the other model's memory is released
 
 
 @pytest.mark.soak
@@ -129,11 +129,11 @@ def test_training_continues_while_its_model_is_looked_at(trainee: Any) -> None:
     assert page.evaluate("glgpt.activation('h.0.attn.pattern').then((r) => r.shape[0])") == 2
     assert page.evaluate("glgpt.generate({ids: [999]}).catch((e) => e.message)").startswith(
         "Id 999"
-    )  # a failed request does not affect the training
+    )  # a failed request does not affect the training run
     page.wait_for_function(f"glgpt.training.session.step > {at} + 3", SLOW)
     assert page.evaluate("glgpt.training.session.status") == "running"
 
-    page.evaluate("glgpt.training.reset()")  # its model is removed with it
+    page.evaluate("glgpt.training.reset()")  # also removes the model in training
     page.wait_for_function("glgpt.used === 'own'", SLOW)
     assert page.evaluate("glgpt.generate({prompt: 'A', tokens: 2}).then((r) => r.ids.length)") == 2
     page.wait_for_function("!document.querySelector('.models-chip')")

@@ -37,7 +37,7 @@ def at(page: Any, title: str) -> bool:
 
 @pytest.fixture
 def text(opened: Any) -> Iterator[Any]:
-    """The page with 12 tokens after `To be`."""
+    """Yields the page with 12 tokens after `To be`."""
     with writing(opened, "prompt=To+be&tokens=12", 12) as page:
         yield page
 
@@ -115,7 +115,7 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(text: Any) -> None:
     field.blur()
     assert int(field.input_value()) == 4096 == int(field.get_attribute("max"))
     assert (
-        f"The context holds {context} tokens, the prompt takes 2. When the text outgrows the context, the model forgets"
+        f"The context holds {context} tokens; the prompt takes 2. When the text outgrows the context, the model forgets"
         in page.locator(".text-room").inner_text()
     )
     page.get_by_label("Prompt").fill("To be or not " * 200)
@@ -123,9 +123,9 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(text: Any) -> None:
 
 
 def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(text: Any, desktop: LanguageModel) -> None:
-    """The text is the same, at once or in steps beyond the context; the views show the tokens still in the context.
+    """Fails if the text differs, at once or in steps beyond the context, or if views show tokens outside the context.
 
-    The prompt nearly fills the context, so that few tokens leave it.
+    The prompt nearly fills the context, so that only the first few tokens leave the context.
     """
     page, prompt, tokens = text, PLAY[:470], 60
     ids, context = desktop.encode(prompt), desktop.config.n_positions
@@ -165,9 +165,9 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 
 def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, browse: Browse) -> None:
-    """Every target except the tokens of the text, which are inline, has at least 24 by 24 CSS pixels (WCAG 2.5.8).
+    """Fails if a target, except the text's inline tokens, has less than 24 by 24 CSS pixels (WCAG 2.5.8).
 
-    Each view is checked at a desktop's width and at a phone's, in which it was opened.
+    The page opens at a phone's width. Each view is checked at that width and at a desktop's.
     """
     axe = data_path("viewer/node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
     page = browse(serve(site) + "#prompt=To+be&tokens=12", viewport={"width": 390, "height": 800})
@@ -200,7 +200,7 @@ def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, brow
 def test_few_tab_stops_lead_to_the_prompt_and_arrow_keys_move_in_the_machine(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """With one tab stop per cell, the machine of a model with 30 blocks would have 190."""
+    """Fails if every cell of the machine is a tab stop: with 30 blocks, there would be 190."""
     page = browse(serve(exported) + "#tokens=1")
     page.evaluate("glgpt.ready")
     page.wait_for_function(f"{DONE} && document.querySelector('.machine-cells').dataset.drawn > 0")
@@ -224,10 +224,10 @@ def test_a_link_names_what_the_page_does_not_know(text: Any) -> None:
     page = text
     page.evaluate(FOLLOW, "prompt=Now&tokens=1&colour=red&view=blocks")
     bar = page.locator(".shell-unknown")
-    assert "The link sets colour, which this page does not know." in bar.inner_text()
+    assert "The link sets colour, which this page does not support." in bar.inner_text()
     bar.get_by_role("button", name="Dismiss").click()
     assert not bar.count()
-    # The last column, which the details describe, is computed first; the page shows how many are left.
+    # The page computes the last column first, since the details describe it, and shows how many columns are left.
     page.evaluate("location.hash = '#prompt=To be, or not to be, that is the question&tokens=8&view=blocks'")
     page.wait_for_function("/computing \\d+ of/.test(document.querySelector('[data-part=waiting]').textContent)")
     page.wait_for_function("document.querySelector('.blocks-lens td button[title]:not([title=\"\"])')")

@@ -79,7 +79,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, brows
     assert int(found.get_attribute("data-tokens")) == cut_of("bpe", tokenizer, sums).tokens
 
     stage(page, "Data")
-    page.locator(".train-run .ui-primary").click()  # moves on to the Train step
+    page.locator(".train-run .ui-primary").click()  # opens the Train step
     page.wait_for_function("document.querySelector('.train-state').dataset.status === 'done'", timeout=SLOW)
     assert page.locator(".train-stages [aria-current]").inner_text().endswith("Train")
     assert page.locator(".train-film li").count() == 3
@@ -109,7 +109,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, brows
 
 @pytest.mark.soak
 def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: Browse) -> None:
-    """Also: the page shows how long the steps will take on this device before they start."""
+    """Also fails if the page does not show, before the start, how long the steps will take on this device."""
     page = browse(serve(site) + "#tokens=1&view=train&step=train&steps=6&evalEvery=3&sampleEvery=0")
     page.evaluate("glgpt.ready")
     page.get_by_text("6 steps, about ").first.wait_for()
@@ -132,7 +132,7 @@ def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: 
 
 
 def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) -> None:
-    """Also: nothing moves while the tab fills with estimates that need a measurement of the device."""
+    """Also fails if anything moves while the tab fills with estimates that need a measurement of the device."""
     link = (
         "#tokens=1&view=train&step=train&set=sorting&vocabulary=bpe:300&steps=7&lr=0.002&train-seed=4&schedule=linear"
     )
@@ -160,7 +160,7 @@ def test_the_score_is_the_desktops(
     tokenizer: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The page's own model, with which both compare the new one, is the embedded model."""
+    """Uses the embedded model, with which both the page and the desktop compare the new model."""
     page = browse(serve(embedded_trains) + "#tokens=1")
     page.evaluate("glgpt.ready")
     text = PLAY[:12_000] + "naïve – 漢字 🙂\n" * 20

@@ -1,4 +1,4 @@
-"""Tests the page without weights: it opens model files that it was not exported with, and says why it cannot."""
+"""Tests the page without weights: it opens model files of its programs' shapes, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Serve = Callable[..., str]
 Browse = Callable[..., Any]
 
 GPT2 = GPT2Config(vocab_size=300, n_positions=64, n_embd=64, n_layer=2, n_head=2)
-MIXED = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "token_embd": "Q6_K"}  # as Q4_K_M has it
+MIXED = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "token_embd": "Q6_K"}  # types of these tensors in Q4_K_M
 LOAD = "Load the model"
 ANSWERED = f"document.querySelector('[role=alert]') || document.body.textContent.includes('{LOAD}')"
 READY = "globalThis.glgpt?.model"
-# Names the driver like a GPU's, so that the page plays recordings for devices that blend; llvmpipe blends, only slowly.
+# Gives the driver a GPU's name, so that the page plays recordings that blend. llvmpipe can blend too, but slowly.
 LIKE_A_GPU = """
 const real = WebGL2RenderingContext.prototype.getParameter;
 WebGL2RenderingContext.prototype.getParameter = function (name) {
@@ -39,7 +39,7 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 """
 
 
-# Gives both columns of a quad the derivative of the left one, as some drivers do.
+# Gives both columns of a quad of pixels the left column's derivative, as some drivers do.
 COARSE = """
 const source = WebGL2RenderingContext.prototype.shaderSource;
 const coarse = ['float', 'vec4'].map((type) => `
@@ -56,7 +56,7 @@ WebGL2RenderingContext.prototype.shaderSource = function (shader, text) {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with small model files of random weights."""
+    """Returns a folder with small model files of random weights."""
     folder = tmp_path_factory.mktemp("models")
     llama(folder / "plain.gguf", "Q8_0")
     wide_llama(folder / "mixed.gguf", MIXED, "Q4_K", WIDE_LLAMA | {"general.name": "Mixed"})
@@ -69,7 +69,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def player(once: Callable[..., Path], models: Path) -> Path:
-    """The page with programs of these models' shapes, from which links to any port of this machine may be opened."""
+    """Returns the page with programs of these models' shapes. It may open links to any port of this machine."""
     shapes = [models / "llama.json", models / "wide.json", models / "gpt2" / "config.json"]
     with few_mixes(), few_recordings(*USUAL, "4x8-blended", "4x8-paired"):
         return (
@@ -79,14 +79,14 @@ def player(once: Callable[..., Path], models: Path) -> Path:
 
 @contextlib.contextmanager
 def few_mixes(*names: str) -> Iterator[None]:
-    """Makes exports record these mixes only, by default those of `models`."""
+    """Makes exports record only these mixes, by default the mixes of `models`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in (names or ("F32", "Q8_0", "Q4_K_M"))])
         yield
 
 
 def give(page: Any, files: list[Path]) -> str:
-    """Chooses files, waits until the page has read their headers, and returns what it shows."""
+    """Chooses files, waits until the page has read their headers, and returns the text that the page shows."""
     page.set_input_files("input[type=file]", [str(file) for file in files])
     page.wait_for_function(ANSWERED)
     return str(page.inner_text("main"))
@@ -162,7 +162,7 @@ def test_another_type_of_the_same_shape_needs_no_other_export(
 def test_a_gpu_adds_up_products_by_blending(
     player: Path, models: Path, serve: Serve, browse: Browse, file: str, driver: str, pairs: bool | None
 ) -> None:
-    """Catches: a GPU that plays a recording for every device, with twice as many passes a token or more."""
+    """Fails if a GPU plays the recording for devices without blending, which has at least twice as many passes."""
     page = browse(serve(player) + "#tokens=1", driver, measures=True)
     give(page, [models / file])
     load(page)
@@ -201,7 +201,7 @@ def test_files_that_it_cannot_open_say_what_to_do(
     assert "it is truncated" in give(page, [tmp_path / "short.gguf"])
     (tmp_path / "notes.txt").write_text("notes")
     assert "notes.txt is not a model file" in give(page, [tmp_path / "notes.txt"])
-    assert "the mix Q8_0" in give(page, [models / "plain.gguf"])  # it still opens others
+    assert "the mix Q8_0" in give(page, [models / "plain.gguf"])  # the page still opens other files
 
 
 def test_a_kept_model_opens_on_the_next_visit_and_can_be_removed(
@@ -223,7 +223,7 @@ def test_a_kept_model_opens_on_the_next_visit_and_can_be_removed(
 
 @pytest.fixture
 def elsewhere(models: Path, serve: Serve) -> Iterator[str]:
-    """The address of another server, which lets pages read its files."""
+    """Yields the address of another server, which lets pages read its files."""
     import threading
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -245,7 +245,7 @@ def elsewhere(models: Path, serve: Serve) -> Iterator[str]:
 def test_a_link_is_fetched_after_the_visitor_agrees(
     once: Callable[..., Path], models: Path, tmp_path: Path, elsewhere: str, serve: Serve, browse: Browse
 ) -> None:
-    """Catches: a page that fetches unasked, or from servers that its policy does not name."""
+    """Fails if the page fetches before the visitor agrees, or from servers that its policy does not name."""
     options = PlayerOptions([models / "llama.json"], common=False, hosts=[elsewhere])
     with few_mixes(), few_recordings(*USUAL):
         export_player(tmp_path / "page", options)

@@ -16,7 +16,7 @@ Browse = Callable[..., Any]
 
 LISTEN = """globalThis.violations = [];
 addEventListener('securitypolicyviolation', (e) => violations.push(`${e.effectiveDirective} ${e.blockedURI}`));"""
-# Injects markup and scripts as a hostile name or token might, and counts what runs.
+# Injects markup and scripts as a hostile name or token might, and counts the scripts that run.
 SLIP_IN = """async () => {
   globalThis.ran = 0;
   const script = document.createElement('script');
@@ -51,7 +51,7 @@ def use(page: Any) -> None:
     )
     assert (
         page.locator(".text-stream img, .text-stream script, .text-stream b").count() == 0
-    )  # names and tokens are text
+    )  # names and tokens stay text
     assert page.evaluate("globalThis.ran") is None
     bpe = {"text": PLAY[:4000], "config": {"preset": "mini", "tokenizer": "bpe:300", **QUIET}, "steps": 1, "seed": 1}
     assert page.evaluate("(options) => glgpt.train(options).then((r) => r.step)", bpe) == 1

@@ -1,4 +1,4 @@
-"""Tests training in f16 in the page: the desktop's losses, steps that overflow, and a state that both can resume."""
+"""Tests training in f16 in the page: losses equal the desktop's through an overflow, and the desktop resumes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRAIN = """async (options) => {
 
 @pytest.fixture(scope="module")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
-    """The page of a small model that trains `mini` in f16."""
+    """Yields the page of a small model. The page can train `mini` in f16."""
 
     def fill(folder: Path) -> None:
         write_small_model(folder / "small")
@@ -46,7 +46,7 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 def test_losses_in_halves_equal_the_desktops_through_an_overflow(
     site: Path, serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """Catches: the page scales the loss differently, skips a step that overflowed, or takes it twice."""
+    """Fails if the page scales the loss differently, or if it skips or repeats a step that overflowed."""
     page = browse(serve(site) + "#tokens=1")
     page.evaluate("glgpt.ready")
     done, points = page.evaluate(TRAIN, {"text": PLAY, "config": CONFIG, "steps": STEPS, "seed": SEED})

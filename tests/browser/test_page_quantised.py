@@ -1,4 +1,4 @@
-"""Tests pages of models in q8 and q4: they compute the desktop's numbers and show the dequantized weights."""
+"""Tests pages of quantised models: they compute the desktop's numbers and show the dequantized weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from glgpt.page.export_options import ExportOptions
 def test_the_page_has_the_desktops_numbers(
     once: Callable[..., Path], serve: Callable[..., str], browse: Callable[..., Any], dtype: str, rows: str
 ) -> None:
-    """Catches: scales of the wrong group, panels that split a group, or a picture of integers instead of weights."""
+    """Fails if scales belong to the wrong group, a panel splits a group, or a picture shows integers, not weights."""
     config = GPT2Config(vocab_size=300, n_positions=300, n_embd=192, n_layer=1, n_head=3)
 
     def fill(folder: Path) -> None:
@@ -40,7 +40,7 @@ def test_the_page_has_the_desktops_numbers(
         export_few(folder / "model", folder / "page", ExportOptions(dtype), device="software")
 
     made = once(f"integers-{dtype}", fill)
-    folder, name = made / "model", "h.0.mlp.c_fc.weight"  # six groups of rows, stored in four bits in q4
+    folder, name = made / "model", "h.0.mlp.c_fc.weight"  # six groups of rows; q4 stores it in four bits
     address = serve(made / "page") + f"#view=textures&texture={name}&tokens=1"
     page = browse(address, preferring(rows), measures=True)
     page.evaluate("glgpt.ready")
@@ -67,7 +67,7 @@ def test_the_page_has_the_desktops_numbers(
 def test_the_page_keeps_every_type_of_a_gguf_file(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
 ) -> None:
-    """Catches: a type whose scales, minima or levels the page reads in another way than the desktop, or draws so."""
+    """Fails if the page reads or draws the scales, minima or levels of a type differently than the desktop."""
     kinds = {
         "token_embd": "Q6_K", "blk.0.attn_q": "Q5_1", "blk.0.attn_k": "Q4_0", "blk.0.attn_v": "Q8_0",
         "blk.0.attn_output": "Q5_0", "blk.0.ffn_up": "Q5_K", "blk.0.ffn_down": "F16",
@@ -101,12 +101,12 @@ WebGL2RenderingContext.prototype.texStorage3D = function (target, levels, format
 def test_caches_are_half_floats_where_drawing_shows_that_they_work(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
 ) -> None:
-    """Catches: caches of 32-bit floats on every device, or of 16-bit floats on one that stores eight bits instead."""
+    """Fails if caches are 32-bit floats on every device, or 16-bit floats on a device that stores only eight bits."""
     config = GPT2Config(vocab_size=300, n_positions=30, n_embd=64, n_layer=2, n_head=2)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export_few(folder, tmp_path / "page", ExportOptions("q8"), device="software")
     address = serve(tmp_path / "page") + "#tokens=1"
-    # One for the test; k and v of each layer, and q of all.
+    # One texture for the page's drawing test. Then k and v of each layer, and one texture for q of all layers.
     for stored, textures in (("RGBA16F", 1 + 5), ("RGBA8", 1)):
         page = browse(address, COUNTING % stored, provokes="Invalid format and type combination")
         page.evaluate("glgpt.ready")
@@ -120,7 +120,7 @@ def test_caches_are_half_floats_where_drawing_shows_that_they_work(
 def test_products_of_integers_are_measured(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str
 ) -> None:
-    """Catches: the probe reads empty rows of a product and takes them for a product of zeros."""
+    """Fails if the probe reads empty rows of a product and mistakes them for a product of zeros."""
     config = GPT2Config(vocab_size=300, n_positions=30, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export_few(folder, tmp_path / "page", ExportOptions(dtype), device="software")

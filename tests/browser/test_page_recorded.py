@@ -31,7 +31,7 @@ def unpacked(data: str) -> np.ndarray[Any, Any]:
 
 
 def test_a_recorded_run_is_there_while_shaders_compile(embedded: Path, serve: Serve, browse: Browse) -> None:
-    """The recording is the model's own: its text, alternatives and attention equal the desktop's."""
+    """Fails if the recorded text, alternatives or attention differ from the desktop's."""
     with LanguageModel.from_pretrained() as desktop:
         prompts = Prompts.load(desktop.path, desktop.config, ())
         given, opening = prompts.opening(), prompts.continuation()
@@ -61,11 +61,11 @@ def test_a_recorded_run_is_there_while_shaders_compile(embedded: Path, serve: Se
     last = unpacked(machine["pictures"][-1])
     cell, labels = machine["cell"][0], seen[0] - 8 * machine["cell"][0]
     assert labels > 0 and machine["at"][-1] == len(ids) - 1
-    # The rows' labels stand between the embedding and the first block.
+    # The columns between the embedding and the first block hold the rows' labels.
     pictures = [unpacked(bytes_).reshape(-1, seen[0]) for bytes_ in seen[1:]]
     alpha, hue = (np.delete(picture, np.s_[cell : cell + labels], 1).ravel() for picture in pictures)
     np.testing.assert_array_equal(alpha, 2 * abs(last - 127))
-    blue = hue[abs(last - 127) > 60]  # below that, too transparent for the canvas to keep a hue
+    blue = hue[abs(last - 127) > 60]  # a canvas keeps no exact hue in more transparent pixels
     np.testing.assert_array_equal(blue > 139, last[abs(last - 127) > 60] > 127)
     at = len(given) + 5
     page.locator(".text-token").nth(at).hover()
@@ -92,10 +92,10 @@ def test_a_recorded_run_is_there_while_shaders_compile(embedded: Path, serve: Se
 
 
 def test_the_first_seconds(embedded: Path, serve: Serve, browse: Browse) -> None:
-    """At 10 Mbit/s, the first paint is within 1 s and the recorded run is interactive within 2 s.
+    """Fails if, at 10 Mbit/s, the first paint takes more than 1 s or the recorded run is not interactive within 2 s.
 
-    Both limits are extended by the time that this machine takes to fetch the page's script. The recorded text becomes
-    the text: a page opened without settings keeps it when the model is ready, and can continue it.
+    Both limits are extended by the time that this machine takes to fetch the page's script. Also fails if a page that
+    was opened without settings does not keep the recorded text when the model is ready, or cannot continue it.
     """
     page = browse("about:blank#")
     session = page.context.new_cdp_session(page)
@@ -131,7 +131,7 @@ def test_the_first_seconds(embedded: Path, serve: Serve, browse: Browse) -> None
 def test_the_recorded_text_stays_until_the_model_has_written_as_much(
     embedded: Path, serve: Serve, browse: Browse
 ) -> None:
-    """When the model is ready, nothing moves, and no text that a visitor may be reading disappears."""
+    """Fails if, when the model is ready, anything moves, or text that a visitor may be reading disappears."""
     page = browse("about:blank#", SLOW_SHADERS.replace("MS", "80"))
     page.add_init_script("""
       globalThis.counts = [];

@@ -1,4 +1,4 @@
-"""Tests that what the page shows is true: scales, probabilities, progress, and the text copied from it."""
+"""Tests that the page shows true scales, probabilities and progress, and that the copied text is the page's text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SETTINGS = {"temperature": 0.7, "k": 5, "p": 0.9, "seed": 3}
 
 @pytest.fixture(scope="module")
 def model_and_page(embedded: Path) -> tuple[Path, Path]:
-    """The embedded model, which writes lines, and its page."""
+    """Returns the folders of the embedded model, whose texts have lines, and of its page."""
     return data_path("weights/shakespeare"), embedded
 
 
 @pytest.fixture
 def page(opened: Any) -> Iterator[Any]:
-    """The page with 20 tokens after `To be`, sampled with settings that exclude tokens."""
+    """Yields the page with 20 tokens after `To be`, sampled with settings that exclude tokens."""
     settings = "&".join(f"{name}={value}" for name, value in SETTINGS.items())
     with writing(opened, f"prompt=To+be&tokens=20&{settings}", 20) as page:
         yield page
@@ -50,7 +50,7 @@ def go(page: Any, title: str) -> None:
 
 @pytest.mark.soak
 def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
-    """A tick's position in the legend is the picture's opacity at its value."""
+    """Fails if a tick's position in the legend differs from the picture's opacity at the tick's value."""
     go(page, "Attention")
     page.wait_for_function("document.querySelector('.attention-arcs button')")
     places = """() => Object.fromEntries([...document.querySelectorAll('.attention-ramp small')].map((tick) => {
@@ -100,7 +100,7 @@ def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any,
     plain /= plain.sum()
     drawn = Sampler(SamplingOptions(temperature=0.7, top_k=5, top_p=0.9)).probabilities(logits)
     best = np.argsort(-plain, kind="stable")[:8]
-    assert 1 < np.count_nonzero(drawn) < 8  # some are excluded and some are not
+    assert 1 < np.count_nonzero(drawn) < 8  # the settings exclude some of the eight tokens
 
     def shown(column: str) -> list[float]:
         texts = group.locator(f"button .text-{column}").all_inner_texts()
@@ -115,7 +115,7 @@ def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any,
         for s in ("button.text-cut", "button:not(.text-cut)")
     )
     assert faint != normal
-    page.locator(".text-given").last.hover()  # a token of the prompt was not sampled
+    page.locator(".text-given").last.hover()  # tokens of the prompt were not sampled
     page.wait_for_function("document.querySelector('.text-alternatives') && !document.querySelector('.text-sampled')")
 
 
@@ -131,7 +131,7 @@ def test_passes_end_with_the_word(page: Any, desktop: LanguageModel) -> None:
     p = 100 / np.exp(logits.astype(np.float64) - logits.max()).sum()
     assert said.locator("code").first.inner_text() == label
     assert float(said.locator("b").inner_text().rstrip("%")) == pytest.approx(p, abs=0.51)
-    assert page.locator(".passes-sheet button").last.inner_text() == label  # also in its thumbnail
+    assert page.locator(".passes-sheet button").last.inner_text() == label  # the pass's thumbnail has the same label
 
 
 def test_copied_text_is_the_text(page: Any) -> None:
@@ -153,7 +153,7 @@ def test_copied_text_is_the_text(page: Any) -> None:
     mark = page.evaluate(
         "getComputedStyle(document.querySelector('.text-newline:not(.text-given)'), '::before').content"
     )
-    assert "⏎" in mark  # still visible
+    assert "⏎" in mark  # the line break stays visible
 
 
 HEARD = """

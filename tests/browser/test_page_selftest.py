@@ -1,4 +1,4 @@
-"""Tests `#selftest` of the page: what its card shows and its report holds, on this browser and on a faulty one."""
+"""Tests `#selftest` of the page: its card and its report, in this browser and in a faulty one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def serve_suite(page: Any, suite: dict[str, Any]) -> None:
 
 
 def test_the_card_and_the_report_agree(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the self-test needs the model, or its card or report omits what was drawn or the recovered context."""
+    """Fails if the self-test needs the model, or its card or report omits a drawn case or the recovered context."""
     page = browse(serve(exported) + OPS)
     page.wait_for_function(DONE)
     report, card = page.evaluate(REPORT), page.evaluate(CARD)
@@ -50,7 +50,7 @@ def test_the_card_and_the_report_agree(exported: Path, serve: Serve, browse: Bro
     assert "PASS" in card and f"All {report['passed']} checks passed" in card and report["device"] in card
     assert not page.evaluate("'glgpt' in globalThis")
     assert len(json.dumps(report).encode()) <= 20_000
-    with page.expect_event("load"):  # the model's page, in the same tab
+    with page.expect_event("load"):  # the button opens the model's page in the same tab
         page.evaluate("location.hash = 'view=text&tokens=1'")
     page.wait_for_function("globalThis.glgpt?.model")
 
@@ -78,7 +78,7 @@ def test_a_whole_run_reports_all_parts_and_can_be_read(exported: Path, serve: Se
 
 
 def test_a_device_on_which_no_model_runs_fails(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if cases that every model needs are skipped, as those of eight targets are on other devices."""
+    """Fails if cases that every model needs are skipped, as a device with four targets skips cases with eight."""
     page = browse(serve(exported) + "#selftest&op=embed_tokens&op=multiply", ONE_TARGET)
     page.wait_for_function(DONE)
     report, card = page.evaluate(REPORT), page.evaluate(CARD)
@@ -86,23 +86,23 @@ def test_a_device_on_which_no_model_runs_fails(exported: Path, serve: Serve, bro
 
 
 def test_a_context_lost_while_it_draws_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the self-test waits for ever, or reports the loss as a failed op."""
+    """Fails if the self-test waits forever, or reports the loss as a failed op."""
     lost = LOADING.replace("CALL", "drawArrays").replace("COUNT", "11")
     page = browse(serve(exported) + "#selftest&op=multiply&op=add&op=act", lost)
     page.wait_for_function(DONE)
-    assert "lost the graphics context while it drew. Reload the page" in page.evaluate(CARD)
+    assert "lost the graphics context during the test. Reload the page" in page.evaluate(CARD)
     page.get_by_role("button", name="Run again").click()
     page.wait_for_function("document.querySelector('[data-part=json]')")
     assert page.evaluate(REPORT)["failed"] == 0
 
 
 def test_a_wrong_op_is_named(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if a device that adds instead of multiplying passes, or kept denormals are not reported."""
+    """Fails if a device that adds instead of multiplying passes, or if the report omits that denormals are kept."""
     document = suite_of(exported)
     line = next(i for i, text in enumerate(document["lines"]) if "a_at(row, c4) * b_at(row, c4)" in text)
     document["lines"][line] = document["lines"][line].replace(" * b_at", " + b_at")
     denormals = next(case for case in document["cases"] if case["op"] == "denormals")
-    denormals["outputs"][0][4] = 1.0  # a tolerance that any result is within
+    denormals["outputs"][0][4] = 1.0  # a tolerance that accepts any result
     page = browse("about:blank")
     serve_suite(page, document)
     page.goto(serve(exported) + "#selftest&op=multiply&op=add&op=denormals")

@@ -1,4 +1,4 @@
-"""Tests several continuations of a prompt side by side: each equals the text of its seed, here and on the desktop."""
+"""Tests several continuations of a prompt: each equals the text of its seed, in the page and on the desktop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CONTINUATIONS = """async (options) => {
   return {made, texts, memory: glgpt.model.memory().several};
 }"""
 
-# Software OpenGL computes four rows in four times the time of one, for which guessing would pause. Fast tokens are
-# issued several at once, without guesses between them.
+# Keeps guessing active. Guessing pauses if four rows take four times as long as one, as on software OpenGL, and if
+# tokens are so fast that the page issues several at once.
 NEVER_PAUSES = """() => {
   const {batch, generator} = glgpt.model, own = batch.speculation.bind(batch);
   generator.ahead = () => 1;
@@ -46,7 +46,7 @@ def test_each_is_the_text_of_its_seed(opened: Any, desktop: LanguageModel) -> No
     assert [text["text"] for text in found["made"]] == expected
     for text in found["made"]:
         assert page.evaluate("(o) => glgpt.generate(o)", options | {"seed": text["seed"]})["ids"] == text["ids"]
-    # With a repetition penalty, the host samples. A stop text ends a single text, the end of the context all of them.
+    # With a repetition penalty, the host samples. A stop text ends one text; the end of the context ends all texts.
     options |= {"repetitionPenalty": 1.3, "stop": "\n"}
     found = page.evaluate(CONTINUATIONS, options)
     for text in found["made"]:
@@ -80,10 +80,10 @@ def shows_them_and_reads_one(page: Any) -> None:
     button = page.get_by_role("button", name="Four continuations side by side")
     button.click()
     panel = page.get_by_role("region", name="Continuations side by side")
-    page.wait_for_function("/together/.test(document.querySelector('.text-several header').innerText)")
+    page.wait_for_function("/in total/.test(document.querySelector('.text-several header').innerText)")
     texts = panel.locator("li p").all_inner_texts()
     assert len({*texts}) == 4 and all(texts)
-    page.get_by_label("Length").fill("3")  # reading one uses the settings of the request
+    page.get_by_label("Length").fill("3")  # inspecting a text uses the settings of its request, not this length
     panel.get_by_role("button", name="Inspect this one, seed 7").click()
     page.wait_for_function(
         f"document.querySelector('.text-written .text-stream').innerText.includes({json.dumps(texts[2].split()[-1])})"
@@ -121,7 +121,7 @@ def test_a_lost_context_begins_them_anew(opened: Any) -> None:
 
 
 def test_guessed_tokens_leave_the_text_as_it_is(opened: Any) -> None:
-    """Catches: a guess that is taken though it is wrong, a row with other bits, caches without the guessed rows."""
+    """Fails if a wrong guess is accepted, a checked row has other bits, or the caches lack the guessed rows."""
     page = opened
     page.evaluate(NEVER_PAUSES)
     ids = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(9))")
@@ -145,7 +145,7 @@ def test_guessed_tokens_leave_the_text_as_it_is(opened: Any) -> None:
 
 
 def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
-    """Catches: a wrong mask after a guess, a row or a draw of another token, a matcher that keeps wrong guesses."""
+    """Fails if the mask, row or random number after a guess is wrong, or a matcher keeps wrong guesses."""
     page = opened
     page.evaluate(NEVER_PAUSES)
     page.evaluate("glgpt.borrow((model) => model.batch.speculation().then(() => null))")  # else in the background

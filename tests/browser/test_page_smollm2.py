@@ -25,12 +25,12 @@ from glgpt.system.files import data_path
 pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
-# Those are there already, and a test must not install them again.
+# Skips targets that are already made, since a test must not install their packages again.
 MAKE = ["make", "--no-print-directory", *(word for name in ("setup", "viewer", "models") for word in ("-o", name))]
 
 
 def demo_chat_page(out: Path) -> tuple[str, list[str]]:
-    """Returns the target's command that makes the folder, and the arguments of its export."""
+    """Returns the command of `make demo-chat-page` that makes the folder, and the arguments of its `glgpt` command."""
     command = [*MAKE, "-n", "demo-chat-page", f"OUT={out}"]
     root = data_path("Makefile").parent
     folder, export = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.splitlines()
@@ -40,12 +40,12 @@ def demo_chat_page(out: Path) -> tuple[str, list[str]]:
 
 
 def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:
-    """Catches: a llama.cpp file whose metadata or types differ from those of glgpt's own files."""
+    """Fails if the page misreads a llama.cpp file whose metadata or types differ from those of glgpt's own files."""
     shape = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
     (tmp_path / "config.json").write_text(json.dumps(shape.config.to_dict()))
     with few_mixes("Q4_0"), few_recordings("8x4-contiguous"):
         export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=128))
-    page = browse(serve(tmp_path / "page") + "#answer=8", optimised=True)  # drawing takes longer than compiling
+    page = browse(serve(tmp_path / "page") + "#answer=8", optimised=True)  # here drawing takes longer than compiling
     give(page, [smollm2])
     load(page)
     text = page.evaluate("glgpt.generate({prompt: 'The capital of France is', tokens: 2, temperature: 0})")["text"]
@@ -57,7 +57,7 @@ def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Se
 
 @pytest.mark.soak
 def test_the_page_of_make_demo_chat_answers(smollm2: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    """Catches: a target that fails, or a page that was exported with SmolLM2 and does not chat."""
+    """Fails if the target fails, or if a page that was exported with SmolLM2 does not chat."""
     folder, arguments = demo_chat_page(tmp_path / "chat")
     subprocess.run(folder, shell=True, check=True)
     assert main(arguments) == 0
@@ -67,13 +67,13 @@ def test_the_page_of_make_demo_chat_answers(smollm2: Path, serve: Serve, browse:
 
 
 def test_make_demo_chat_exports_smollm2(tmp_path: Path) -> None:
-    """Catches: a target whose export has an option or a model that does not exist."""
+    """Fails if the target's export command names an option or a model that does not exist."""
     arguments = build_parser().parse_args(demo_chat_page(tmp_path / "chat")[1])
     assert (arguments.model, Path(arguments.out)) == ("smollm2", tmp_path / "chat")
 
 
 def check_chat(page: Any) -> None:
-    """Catches: a wrong answer, a token that does not open, a turn that reads everything again."""
+    """Fails if an answer is wrong, a token cannot be opened, or the second turn reads everything again."""
     assert "temperature=0.2&k=0&p=0.9" in page.evaluate("location.hash")  # as SmolLM2's authors recommend
     ask(page, "What is the capital of France?")
     question, answer = messages(page)
@@ -92,7 +92,7 @@ def check_chat(page: Any) -> None:
 
 
 def check_constraints(page: Any) -> None:
-    """Catches: masks that the device does not read, a text that ends too soon, a schema that is ignored."""
+    """Fails if the device ignores a mask, a text ends too soon, or a schema is ignored."""
     schema = {
         "type": "object",
         "properties": {
@@ -130,6 +130,6 @@ def check_constraints(page: Any) -> None:
     assert all(re.fullmatch("[0-9]{3}-[a-f]{2}", found[how][0]) for how in ("regex", "host"))
     assert (
         len(found["wide"][0]) == 4 and min(found["wide"][0]) > "\x7f"
-    )  # characters of several bytes, and of several tokens
+    )  # each character has several bytes and may have several tokens
     assert found["stopped"] == ["", "aborted"]
     assert all(found[how][1] == "eos" for how in ("json", "choice", "regex", "host", "wide"))

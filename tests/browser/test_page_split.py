@@ -1,4 +1,4 @@
-"""Tests pages with blocks on a server: a server killed in mid-text, the head in the page, a split point that moves."""
+"""Tests pages with blocks on a server: a server killed during a text, the head in the page, a moving split point."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from glgpt.wire import hidden, messages
 REPEATED = "To be, or not to be, or not to be, or not to be, or not"
 PROMPT = "First Citizen:\nBefore we"
 CONFIG = GPT2Config.sized(1024, 256, 64, 6, 4)
-HERE = 2  # blocks in the page
+HERE = 2  # number of blocks in the page
 PLACE = "ws://server.invalid:8043"  # placeholder in exported pages, replaced by the address of a test's server
 LOST = "WebSocket connection to|ERR_CONNECTION"  # Chromium's messages when a server is offline
 
 
 class Process:
-    """A `glgpt split serve` process on a free port, which can be killed and restarted."""
+    """Runs `glgpt split serve` on a free port, in a process that can be killed and restarted."""
 
     def __init__(self, model: Path, *options: str, blocks: str = f"{HERE}-5") -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -61,13 +61,13 @@ class Process:
 
 @pytest.fixture(scope="module")
 def model(once: Callable[..., Path]) -> Path:
-    """The folder of a random model with six blocks, whose texts do not end, and whose greedy one repeats itself."""
+    """Returns the folder of a random model with six blocks. Its texts do not end; its greedy text repeats itself."""
     return once("split-model", lambda folder: write_small_model(folder / "model", CONFIG, seed=8)) / "model"
 
 
 @pytest.fixture
 def desktop(model: Path) -> Iterator[LanguageModel]:
-    """The model of the module's pages on the desktop."""
+    """Yields the model of the module's pages, loaded on the desktop."""
     with LanguageModel.from_pretrained(model, device="software") as opened:
         yield opened
 
@@ -81,7 +81,7 @@ def usual_once(model: Path) -> Iterator[Process]:
 
 @pytest.fixture
 def usual(usual_once: Process) -> Process:
-    """A running server of the page's other blocks and the head, the same for several tests."""
+    """Returns a running server of the remaining blocks and the head, the same for several tests."""
     if not usual_once.running:
         usual_once.start()
     return usual_once
@@ -102,7 +102,7 @@ def server(model: Path) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def split_page(tmp_path: Path, model: Path, serve: Callable[..., str], once: Callable[..., Path]) -> Callable[..., str]:
-    """split_page(url, blocks, head): serves an export for the server at `url`; each kind is exported only once."""
+    """split_page(url, blocks, head) serves an export for the server at `url`; each kind is exported only once."""
 
     def make(url: str, blocks: int | None = HERE, head: bool = False) -> str:
         def fill(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_text(
 
 
 def stops_while_the_server_hangs(page: Any, process: Process, desktop: LanguageModel) -> None:
-    """A generation that waits for the server can be aborted; the next one is correct."""
+    """Fails if a generation that waits for the server cannot be aborted, or if the next generation is wrong."""
     assert process.running
     process.running.send_signal(signal.SIGSTOP)
     try:
@@ -178,7 +178,7 @@ def stops_while_the_server_hangs(page: Any, process: Process, desktop: LanguageM
 def test_the_page_guesses_ahead_where_latency_is_high(
     usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any], desktop: LanguageModel
 ) -> None:
-    """The text is the same, with fewer round trips."""
+    """Fails if the text changes, or if an accepted guess does not save a round trip."""
     page = browse(split_page(Delaying(usual.url, 0.05).url) + "#tokens=1", provokes=LOST)
     page.evaluate("glgpt.ready")
     page.wait_for_function(
@@ -208,7 +208,7 @@ def test_the_page_guesses_ahead_where_latency_is_high(
 def test_a_chunk_lost_with_its_connection_is_fed_again(
     usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
-    """The session still holds rows of another text, and the connection is restored before the next chunk."""
+    """The session holds rows of another text, and the connection breaks and is restored between two chunks."""
     page = browse(split_page(usual.url) + "#tokens=1")
     page.evaluate("glgpt.ready")
     generated(page, 2, prompt="All: We know't, we know't. " * 16)
@@ -246,7 +246,7 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
 def test_a_full_server_is_tried_again(
     server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
-    """A server does not close connections in use to admit another one."""
+    """Fails if a page does not try a full server again. The server refuses at first: it keeps connections in use."""
     process, width, ended = server("--sessions", "1"), CONFIG.n_embd, threading.Event()
 
     def use(others: list[Any]) -> None:
@@ -325,7 +325,7 @@ PAINTED_BETWEEN = """([selector, from, to]) => {
 
 
 def shows_the_servers_blocks(page: Any, desktop: LanguageModel) -> None:
-    """Attention and Textures show the activations of block 4, equal to the desktop's."""
+    """Fails if Attention or Textures does not show the desktop's activations of block 4."""
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention", exact=True).click()
     page.locator("[data-view=attention]").get_by_role("combobox", name="Layer").select_option("4")
     page.locator("[data-view=attention]").get_by_role("combobox", name="Head").select_option("3")
@@ -338,7 +338,7 @@ def shows_the_servers_blocks(page: Any, desktop: LanguageModel) -> None:
     ids = page.evaluate("glgpt.last")
     pattern = desktop.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     last = len(ids) - 1
-    rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # the view opens on the sharpest of these rows
+    rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # the view opens with the sharpest of these rows
     assert min(abs(float(said.rstrip("%")) - 100 * pattern[3, t].max()) for t in rows) < 0.01
     assert page.locator("[data-view=attention] .ui-problem").count() == 0
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Textures", exact=True).click()
@@ -405,9 +405,9 @@ def test_the_cut_moves_while_a_text_is_written(
             [*map(str, range(here, 6)), "head"]
         )
         columns = "[...document.querySelectorAll('.machine-there')].map((s) => s.style.getPropertyValue('--column'))"
-        assert {int(c) - 2 for c in page.evaluate(columns)} == {*range(here, 7)}  # 6: the logits
+        assert {int(c) - 2 for c in page.evaluate(columns)} == {*range(here, 7)}  # column 6 shows the logits
     options = json.dumps({"prompt": PROMPT, "tokens": 30, "temperature": 0.8, "seed": 5})
-    # Moved from `onToken`: a fast page may be done before a click from the test arrives.
+    # `onToken` moves the slider: a fast page may finish its text before a click from the test arrives.
     written = slider.evaluate(
         f"""(slider) => {{
             const moves = {{ 4: 2, 10: 6, 16: 4 }};
@@ -424,10 +424,10 @@ def test_the_cut_moves_while_a_text_is_written(
     assert written == text
     rows = page.locator(".split-tried tbody tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == ["0", "2", "3", "4", "5", "6"]
-    assert rows[-1].split()[4] == "0", rows  # bytes, if all blocks run in the page
+    assert rows[-1].split()[4] == "0", rows  # no bytes if all blocks run in the page
     assert all(int(row.split()[4].replace(",", "")) > 4 * CONFIG.n_embd for row in rows[:-1]), rows
     agrees_with_the_desktop(page, desktop)
-    assert generated(page, 30) == text  # although the views have used the caches
+    assert generated(page, 30) == text  # the views have used the caches in between
     process.kill()
     slider.fill("6")
     assert generated(page, 30) == text  # nothing needs the server

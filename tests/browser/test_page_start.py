@@ -1,4 +1,4 @@
-"""Tests that a page compiles little before its first token, and chooses the same tokens while it compiles the rest."""
+"""Tests that a page compiles few programs before its first token, and chooses the same tokens while compiling more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 MAX_LINKED = 20  # programs before the first token
-PROBED = 7  # of the test of targets, which a later visit does not repeat
+PROBED = 7  # programs of the test of draw targets, which a later visit skips
 SLOW = 90_000  # ms
 LINKS = """
   globalThis.linked = 0;
@@ -20,7 +20,8 @@ LINKS = """
     return link.call(this, program);
   };
 """
-# Chooses from the logits of one prompt with many seeds: on the device, and as while its shaders are compiled.
+# Chooses from the logits of one prompt with many seeds: on the device, and on the host, which chooses while the
+# device's sampling shaders are compiled.
 BOTH = """(settings) => glgpt.queue.run(async () => {
   const {model} = glgpt, {sampling} = model, Sampler = sampling.last.constructor;
   await sampling.prepare(new Sampler({...settings, seed: 0}));
@@ -52,4 +53,4 @@ def test_the_first_token_needs_few_programs(site: Path, serve: Callable[..., str
         found = page.evaluate(BOTH, settings)
         assert len({device for device, _ in found}) > 5
         assert all(device == own for device, own in found if device is not None), settings
-        assert sum(device is None for device, _ in found) < 5  # undecided
+        assert sum(device is None for device, _ in found) < 5  # choices that the device leaves to the host

@@ -1,4 +1,4 @@
-"""The page's tokenizers compared with the desktop's: those of GGUF files, and the ids of texts."""
+"""Compares the page's tokenizers with the desktop's: tokenizers of GGUF files, and the ids of texts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_json(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_desktop(metadata: dict[str, Any]) -> dict[str, Any] | str | None:
-    """Returns Python's tokenizer in the form of the page's."""
+    """Returns the desktop's tokenizer of a file in the page's format, or its error, or None."""
     try:
         found = tokenizer_files(GgufFile(Path("model.gguf"), metadata, {}))
     except FileError as error:
@@ -96,7 +96,7 @@ def variants() -> list[dict[str, Any]]:
         {}, tokenizer(model="no_vocab"), tokenizer(pre="dbrx"), tokenizer(add_bos_token=True, add_eos_token=True),
         tokenizer(bos_token_id=0xFFFFFFFF), tokenizer(pre="default", token_type=np.ones(len(scores), np.int32)),
         tokenizer(model="llama", scores=scores, add_space_prefix=False), tokenizer(eot_token_id=260),
-        # Refused
+        # Metadata that is refused
         tokenizer(tokens=7), tokenizer(tokens=["a", "b", "a"]), tokenizer(token_type=scores + 0.5),
         tokenizer(token_type=np.ones(3, np.int32)), tokenizer(merges=None), tokenizer(model="bert"),
         tokenizer(pre="unknown\\n"), tokenizer(bos_token_id=1 << 20), tokenizer(model="llama"),
@@ -110,7 +110,7 @@ def test_the_tokenizer_of_a_gguf_file_is_the_desktops(tmp_path: Path) -> None:
     found = run_typescript(tmp_path, CONVERT, [as_json(file) for file in files])
     for page, file in zip(found, files, strict=True):
         desktop = on_desktop(file)
-        if isinstance(desktop, str):  # the wording of numbers and quotes differs
+        if isinstance(desktop, str):  # numbers and quotes may be written differently
             assert isinstance(page, str) and page.startswith("model.gguf: "), (page, desktop)
         else:
             assert page == desktop

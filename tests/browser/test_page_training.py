@@ -36,7 +36,7 @@ globalThis.requestAnimationFrame = new Proxy(requestAnimationFrame, {
 def desktop_run(
     text: str, steps: int, of: int, precision: str = "f32"
 ) -> tuple[list[tuple[float, float]], dict[int, float]]:
-    """Returns (loss, gradient norm) of each step, and the validation losses, with the same seed on the same driver."""
+    """Trains with the page's seed and driver. Returns (loss, gradient norm) of each step, and the validation losses."""
     data = text.encode()
     train, validation = (
         np.frombuffer(x, np.uint8) for x in (data[: int(len(data) * 0.9)], data[int(len(data) * 0.9) :])
@@ -60,7 +60,7 @@ def test_losses_equal_the_desktops(trainee: Any) -> None:
     expected, judged = desktop_run(PLAY, STEPS, STEPS)
     assert len(points) == done["step"] == STEPS
     np.testing.assert_allclose(points, expected, atol=1e-4)
-    assert points[-1][0] < points[0][0] - 0.5  # it learns
+    assert points[-1][0] < points[0][0] - 0.5  # the loss falls
     found = trainee.evaluate("glgpt.training.session.points.filter((p) => p.validation && p.step)")
     assert [p["step"] for p in found] == [10, 20]
     np.testing.assert_allclose([p["validation"] for p in found], list(judged.values()), atol=1e-4)
@@ -129,7 +129,7 @@ def test_a_reload_goes_on_to_the_same_bits(trainee: Any) -> None:
     whole = whole_run(trainee)
     step, points = trainee.evaluate(TRAIN, [TWELVE, 5])
     assert 5 <= step < 12
-    trainee.evaluate("location.hash = 'tokens=1&view=train&step=write'")  # this view opens the saved training too
+    trainee.evaluate("location.hash = 'tokens=1&view=train&step=write'")  # this view also opens the saved training run
     trainee.reload()
     trainee.evaluate("glgpt.ready")
     trainee.evaluate("glgpt.resume()")
@@ -205,7 +205,7 @@ new MutationObserver(() => {
 
 
 def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse: Browse) -> None:
-    """Also: Start is enabled once, when it can be pressed."""
+    """Also fails if Start is enabled before it can be used, or more than once."""
     from test_page_views import PAINTED
 
     page = browse(serve(site) + "#tokens=1&view=train", init=PRESSABLE, viewport={"width": 390, "height": 844})
@@ -255,7 +255,7 @@ def test_what_cannot_be_trained_is_said(trainee: Any) -> None:
 
 @pytest.mark.soak
 def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:
-    """Checks viewer/test/bpe.json, with which Vitest tests the page's tokenizer."""
+    """Checks viewer/test/bpe.json, the cases of Vitest's test of the page's tokenizer."""
     for i, case in enumerate(json.loads((data_path("viewer") / "test/bpe.json").read_text())):
         tokenizer = make_tokenizer(f"bpe:{case['size']}", Text.of_string(case["text"]), tmp_path / str(i))
         vocab = json.loads((tmp_path / str(i) / "vocab.json").read_text())
@@ -265,7 +265,7 @@ def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:
 
 
 def test_the_bundle_stays_small(site: Path) -> None:
-    """The worker that finds the tokens of a grammar is fetched when a text is constrained, and counts for itself."""
+    """Limits the page's files. The grammar worker has a separate limit, since only constrained texts fetch it."""
     files = [f for f in site.rglob("*") if f.suffix in (".js", ".css", ".html")]
     later = [f for f in files if f.name.startswith("grammar-worker")]
     size = {f: len(gzip.compress(f.read_bytes())) for f in files}

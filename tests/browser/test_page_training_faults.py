@@ -1,4 +1,4 @@
-"""Tests training in the page: recovery from failures, the speed shown, and a newcomer's first two minutes."""
+"""Tests training in the page: recovery from failures, the displayed speed, and a newcomer's first two minutes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(trainee: Any) -> None:
 
 @pytest.mark.soak
 def test_a_state_that_is_no_number_is_not_kept(trainee: Any) -> None:
-    """AdamW's update is as large as its rate. The step's loss is computed before the update, so it is still finite."""
+    """An infinite rate makes AdamW's update infinite. The step's loss is still finite: it precedes the update."""
     step, _ = trainee.evaluate(TRAIN, [TWELVE, 4])
     script = """async () => {
       const {session} = glgpt.training;
@@ -69,7 +69,7 @@ def test_a_state_that_is_no_number_is_not_kept(trainee: Any) -> None:
     assert np.isfinite(loss)
     assert f"Step {step + 1}: " in said and "holds a NaN or an infinity" in said
     assert status == "failed" and f"Go back to step {step} with a lower learning rate" in problem and kept == step
-    # Nor is it downloaded, or restored on a later visit.
+    # The damaged state is neither downloaded nor restored on a later visit.
     saved = "async () => (await glgpt.save())['state.safetensors'] === glgpt.training.session.checkpoint.state"
     assert trainee.evaluate(saved)
     trainee.reload()
@@ -121,7 +121,7 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(trainee: Any) -> Non
 
 @pytest.mark.soak
 def test_what_is_asked_for_at_once_is_done_in_turn(trainee: Any) -> None:
-    """Queues steps, samples and a reset at once: none may see textures that another one uses or has deleted."""
+    """Queues steps, samples and a reset at once. Fails if a task uses textures that another uses or has deleted."""
     script = """async (options) => {
       const {training} = glgpt;
       const session = await training.create(options);
@@ -155,7 +155,7 @@ LOSE = """async () => {
 
 @pytest.mark.soak
 def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
-    """During running steps and in a paused training, no request is dropped, and each single step is saved."""
+    """Fails if a request is dropped or a single step is not saved, during running steps or in a paused training run."""
     script = """async (options) => {
       const session = await glgpt.training.create(options);
       void session.start();
@@ -189,7 +189,7 @@ def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
 
 @pytest.mark.soak
 def test_a_context_lost_while_a_training_is_made_is_waited_for(trainee: Any) -> None:
-    """Creating it starts again after the loss and gives the same numbers."""
+    """Fails if creating the training run does not start again after the loss, or gives other numbers."""
     script = """async ([options, cases]) => {
       const losses = async () => {
         const session = await glgpt.training.create(options);
@@ -219,11 +219,11 @@ def test_a_context_lost_while_a_training_is_made_is_waited_for(trainee: Any) -> 
     assert len(found) == len(cases)
     for call, at, losses, contexts in found:
         assert losses == expected, (call, at)
-        assert contexts >= 1, (call, at)  # the browser may take the context away again
+        assert contexts >= 1, (call, at)  # the browser may drop the context again
 
 
 def test_a_context_lost_at_any_call_of_a_step_changes_no_number(trainee: Any) -> None:
-    """Loses the context right before the `count`-th call while an entry of this name is played, or at any time."""
+    """Loses the context right before the `count`-th `call` while `entry` is played ("": at any time)."""
     script = """async ([options, cases]) => {
       const {gl} = glgpt.model.device;
       const losses = async (call, entry, count) => {
@@ -240,7 +240,7 @@ def test_a_context_lost_at_any_call_of_a_step_changes_no_number(trainee: Any) ->
       return found;
     }"""
     cases = [
-        ("drawArrays", "", 0),  # never
+        ("drawArrays", "", 0),  # no loss: gives the expected numbers
         ("drawArrays", "backward", 20),
         ("drawArrays", "update", 3),
         ("fenceSync", "", 2),
@@ -268,7 +268,7 @@ def test_a_pause_waits_for_the_training_that_is_being_made(trainee: Any) -> None
 
 @pytest.mark.alone
 def test_the_speed_shown_is_that_of_the_clock(embedded_trains: Path, serve: Serve, browse: Browse) -> None:
-    """Takes ten steps after one that compiles; compares the median of five such runs."""
+    """Times ten steps after a step that compiles. Compares the median of five such runs."""
     page = browse(serve(embedded_trains) + "#tokens=1")
     page.evaluate("glgpt.ready")
     script = """async ([options, tokens]) => {
@@ -292,7 +292,7 @@ def test_the_speed_shown_is_that_of_the_clock(embedded_trains: Path, serve: Serv
 def test_a_newcomer_sees_it_learn_within_two_minutes(
     tmp_path: Path, serve: Serve, browse: Browse, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the defaults on a software driver, measured from Start until a loss is 1.5 nats below its first value."""
+    """Fails if, with the defaults on a software driver, the loss needs over two minutes to fall by 1.5 nats."""
     export(None, tmp_path / "page", ExportOptions("f32", train=("nano",)))
     page = browse(serve(tmp_path / "page") + "#tokens=1&view=train")
     page.evaluate("glgpt.ready")

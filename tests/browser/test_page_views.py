@@ -1,4 +1,4 @@
-"""Tests the views: each draws what the model computed, at phone width, by keyboard, and from a link."""
+"""Tests that each view draws the model's values, also at phone width, by keyboard, and from a link."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PAINTED = """(selector) => {
 
 @pytest.fixture(scope="module")
 def model_and_page(embedded: Path) -> tuple[Path, Path]:
-    """The embedded model, whose attention is sharp enough for pictures that are mostly transparent, and its page."""
+    """Returns the folders of the embedded model and its page. Sharp attention gives mostly transparent pictures."""
     return data_path("weights/shakespeare"), embedded
 
 
 @pytest.fixture
 def page(opened: Any) -> Iterator[Any]:
-    """The page at phone width, with a text of 30 tokens after `To be`."""
+    """Yields the page at phone width, with a text of 30 tokens after `To be`."""
     opened.set_viewport_size({"width": 390, "height": 844})
     with writing(opened, "prompt=To+be&tokens=30&temperature=0", 30) as page:
         yield page
@@ -67,7 +67,7 @@ def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
     }
     for title, canvases in drawn.items():
         go(page, title)
-        if title == "Passes":  # opens on the last one
+        if title == "Passes":  # the view opens with the last pass
             page.wait_for_function("/The output token is/.test(document.querySelector('.passes-outcome').innerText)")
             page.get_by_role("button", name="First").click()
         for selector, least in canvases:
@@ -98,7 +98,7 @@ def test_raw_scores_are_those_of_every_pair(opened: Any, desktop: LanguageModel)
 
 
 def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
-    """Fails if queries of all layers take memory without need, or the view shows those that were never kept."""
+    """Fails if queries of all layers take memory while no view needs them, or a view shows queries that it lacks."""
     state = "glgpt.info().textureBytes.state"
     page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
     before = page.evaluate(state)
@@ -130,7 +130,7 @@ def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any, 
     page.get_by_role("button", name="Pin for comparison").click()
     page.locator("[data-part=one] select").nth(1).select_option("-1")
     pattern = found[f"h.{layer}.attn.pattern"]
-    hardest = max(rows, key=lambda t: pattern[head, t, 1 : t - 1].max())  # the row that it opens with
+    hardest = max(rows, key=lambda t: pattern[head, t, 1 : t - 1].max())  # the view opens with this row
     look = pattern.mean(axis=0)[hardest].max()
     page.wait_for_function("/mean of its heads/.test(document.querySelector('[data-part=one] h2').textContent)")
     page.wait_for_function(f"document.querySelector('.ui-reading b').textContent === '{100 * look:.2f}%'")
@@ -155,7 +155,7 @@ def test_the_lens_ends_with_the_models_own_answer(opened: Any, desktop: Language
     np.testing.assert_allclose([b["norm"] for b in blocks], np.linalg.norm(states, axis=1), rtol=1e-4)
     changes = np.linalg.norm(np.diff(states, axis=0), axis=1)
     np.testing.assert_allclose([b["change"] for b in blocks][1:], changes, rtol=1e-4)
-    # Inspecting does not change a later text.
+    # The lens must not change a later text.
     asked = {"ids": ids, "tokens": 20, "temperature": 0}
     expected = list(desktop.generate_ids(ids, 20, temperature=0))
     assert opened.evaluate("(o) => glgpt.generate(o).then((r) => r.ids)", asked) == expected
@@ -186,9 +186,10 @@ def test_passes_are_played_timed_and_linked(page: Any) -> None:
 
 @pytest.mark.soak
 def test_timer_queries_are_taken_where_they_can_be_trusted(page: Any) -> None:
-    """Catches: a GPU's passes are timed without queries, or by queries that a clock change has invalidated.
+    """Fails if a GPU's passes are timed without queries, or by queries that a clock change has invalidated.
 
-    The driver under test has queries; the page distrusts it only because of its name.
+    The driver under test has queries. The page distrusts them only because of the driver's name, so the test changes
+    the name.
     """
     go(page, "Passes")
     page.wait_for_function("document.querySelector('.passes-sheet canvas')")
@@ -264,7 +265,7 @@ def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any)
 
 
 def test_weights_are_shown_as_the_checkpoint_has_them(page: Any, model_and_page: tuple[Path, Path]) -> None:
-    """Catches: a weight in panels, whose column tiles are stacked, is read or drawn as if they were side by side."""
+    """Fails if a weight in panels is read or drawn as if its column tiles were side by side; they are stacked."""
     name = "h.0.attn.c_attn.weight"
     page.evaluate(FOLLOW, f"view=textures&texture={name}&prompt=To+be&tokens=30&temperature=0")
     stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)
@@ -274,12 +275,12 @@ def test_weights_are_shown_as_the_checkpoint_has_them(page: Any, model_and_page:
 
 
 def shows(page: Any, name: str, matrix: np.ndarray) -> None:
-    """Checks that the view of a weight reports and draws this matrix."""
+    """Checks that the Textures view of a weight reports and draws this matrix."""
     page.locator(".textures h2 code", has_text=name).wait_for()
     painted(page, ".plane canvas", 0.5)
     canvas = page.locator(".plane canvas")
     for x, y in ((0.02, 0.02), (0.4, 0.7), (0.98, 0.97)):
-        box = canvas.bounding_box()  # the picture of another texture may have had another size
+        box = canvas.bounding_box()  # the size may have changed with the texture
         canvas.hover(position={"x": x * box["width"], "y": y * box["height"]})
         page.wait_for_function("/row \\d+.*column \\d+/.test(document.querySelector('.ui-reading').textContent)")
         said = page.evaluate("document.querySelector('.ui-reading').textContent")
@@ -337,7 +338,7 @@ def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
     best, taken = page.evaluate(script, at)
     assert group.locator("button code").all_inner_texts() == [label for label, _ in best]
     shown = [float(text.rstrip("%")) for text in group.locator("button .text-percent").all_inner_texts()]
-    np.testing.assert_allclose(shown, [100 * p for _, p in best], atol=0.51)  # a whole number of percents from 10 on
+    np.testing.assert_allclose(shown, [100 * p for _, p in best], atol=0.51)  # from 10 on, percentages are integers
     aria = page.locator(".text-token").nth(at).get_attribute("aria-label")
     assert aria.startswith(f"{taken[0]}, ") and abs(float(aria.split(", ")[-1].rstrip("%")) - 100 * taken[1]) < 0.51
     words = "[...document.querySelectorAll('.text-token')].map((t) => t.textContent)"
@@ -345,7 +346,7 @@ def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
     page.keyboard.press("Escape")  # on a phone the sheet of alternatives covers the buttons
     page.get_by_role("button", name="Generate", exact=True).click()
     page.wait_for_function("!document.querySelector('.text-caret')")
-    assert page.evaluate(words) == whole  # looking at alternatives does not change the text
+    assert page.evaluate(words) == whole  # inspecting alternatives does not change the text
 
 
 def test_a_link_carries_the_view(exported: Path, serve: Serve, browse: Browse) -> None:
@@ -386,5 +387,5 @@ def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Br
     page.wait_for_timeout(300)
     before = page.evaluate("shift")
     page.wait_for_function("!document.querySelector('.text-caret')")
-    page.wait_for_timeout(500)  # entries arrive some time after the shift
+    page.wait_for_timeout(500)  # the browser reports a shift some time after it
     assert page.evaluate("shift") - before < 0.01

@@ -1,4 +1,4 @@
-"""Visits that meet: two tabs of one page, a full storage, a page that is replaced, one that is closed as it loads."""
+"""Tests visits that share storage or files: two tabs, a full storage, a replaced page, a page closed as it loads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHOWN = """glgpt.ready.then(() => {
 
 
 def another(page: Any, address: str) -> Any:
-    """Another tab of the same browser, its model ready."""
+    """Opens another tab of the same browser; returns it when its model is ready."""
     tab = wait_without_eval(page.context.new_page())
     tab.set_default_timeout(90_000)
     tab.goto(address)
@@ -51,11 +51,11 @@ def test_two_tabs_keep_a_run_each(page: Any) -> None:
     address = page.url
     other = another(page, address)
     runs = {}
-    for tab, seed in ((page, 1), (other, 2), (page, 3)):  # the third takes the place of the first
+    for tab, seed in ((page, 1), (other, 2), (page, 3)):  # the third run replaces the first
         tab.evaluate(TRAIN, [TWELVE | {"seed": seed}, 4])
         runs[seed] = tab.evaluate(STATE)
     for tab, seed in ((page, 3), (other, 2)):
-        tab.evaluate("glgpt.training.session.start()")  # both go on to step 12, and are kept again
+        tab.evaluate("glgpt.training.session.start()")  # both runs continue to step 12 and are saved again
         runs[seed] = tab.evaluate(STATE)
     other.reload()
     other.evaluate("glgpt.ready")
@@ -64,7 +64,7 @@ def test_two_tabs_keep_a_run_each(page: Any) -> None:
     third = another(page, address)
     assert third.evaluate(RESTORE) == 12 and third.evaluate(STATE) == runs[2]
     fourth = another(page, address)
-    assert fourth.evaluate(RESTORE) is None  # both have a tab
+    assert fourth.evaluate(RESTORE) is None  # each of the two saved runs has a tab
     third.evaluate("glgpt.training.reset()")
     page.reload()
     page.evaluate("glgpt.ready")
@@ -91,7 +91,7 @@ def test_a_full_storage_is_said_and_training_goes_on(site: Path, serve: Serve, b
 
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Exports of two models."""
+    """Returns the folders of two models' exports."""
     top = tmp_path_factory.mktemp("versions")
     for name, golden in (("one", "one-f16"), ("two", "vocab3-untied")):
         export_few(GOLDENS / golden, top / name, ExportOptions(name=name), device="software")
@@ -99,7 +99,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def replace(folder: Path, version: Path) -> None:
-    """Replaces a folder at once: a page that met half a copy would stop for good."""
+    """Replaces a folder at once, since a page that read a partial copy would stop permanently."""
     new, old = folder.with_name("new"), folder.with_name("old")
     shutil.copytree(version, new)
     if folder.exists():
@@ -133,7 +133,7 @@ def test_a_page_replaced_while_it_loads_is_the_new_one(
 def test_a_manifest_of_another_export_is_said(
     versions: tuple[Path, Path], serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """As where a host has one half of an upload: after one more try the page stops."""
+    """Fails if, on a host with a partial upload, the page does not reload once and then stop with an error."""
     one, two = versions
     replace(tmp_path / "page", one)
     shutil.copyfile(two / "manifest.json", tmp_path / "page/manifest.json")
@@ -154,7 +154,7 @@ def test_offline_the_last_whole_version_is_served(
     page.evaluate("glgpt.ready")
     first = page.evaluate(WHOLE)
     replace(folder, two)
-    (folder / "weights-00.bin").unlink()  # the second version never comes whole
+    (folder / "weights-00.bin").unlink()  # the second version stays incomplete
     page.reload()
     page.get_by_role("alert").wait_for()
     page.context.set_offline(True)
@@ -171,7 +171,7 @@ def test_offline_the_last_whole_version_is_served(
 
 
 class Halting(SimpleHTTPRequestHandler):
-    """Serves a folder; stops in the midst of one shard until `go` is set."""
+    """Serves a folder, and stops in the middle of one shard until `go` is set."""
 
     go: ClassVar[threading.Event]
     begun: ClassVar[threading.Event]

@@ -1,4 +1,4 @@
-"""Shared by the tests of training in the page: its text, its scripts, and its preset."""
+"""Holds the text, the scripts and the preset that the tests of training in the page share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STATE = """async () => {
 
 @contextmanager
 def presets_for_tests() -> Iterator[None]:
-    """Makes `--train mini` available, a preset that is small enough for tests."""
+    """Adds the preset `mini`, which is small enough for tests, to the presets of `--train`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(settings.PRESETS, "mini", settings.Preset(2, 2, 32, 32, "bytes", 4, 1e-2, 0.99, 60))
         patch.setattr(training, "TOKENIZERS", ("bytes", "bpe:300"))
@@ -49,7 +49,7 @@ def presets_for_tests() -> Iterator[None]:
 
 
 def whole_run(page: Any) -> Any:
-    """Returns the final bits of an uninterrupted `TWELVE` run, and resets the page's training."""
+    """Returns the final bits of an uninterrupted `TWELVE` run, and resets the page's training run."""
     page.evaluate(TRAIN, [TWELVE, 0])
     bits = page.evaluate(STATE)
     page.evaluate("glgpt.training.reset()")

@@ -1,7 +1,7 @@
 """Cases of all ops, a module for each subject: shapes to draw, how an op is recorded, the expected result, a tolerance.
 
-`CASES` are those of inference, `TRAINING` those of forward ops that only training uses, `VJPS` those of gradients.
-`SHAPE` is one shape that every case takes.
+`CASES` holds the cases of inference, `TRAINING` holds those of forward ops that only training uses, and `VJPS` holds
+those of gradients. `SHAPE` is one shape that every case takes.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
     sizes = [(s.rows, s.cols), (1, s.cols), (s.rows, 1)] * 6
     given = [b.normal(f"g{i}", *size, b.many(*size)) for i, size in enumerate(sizes[: s.tensors])]
     losses = b.given("losses", np.outer(s.counted, [0, 1, 0, 0]), role="state")
-    mean = 9 / max(1, sum(s.counted[:3]))  # of nine rows in three parts
+    mean = 9 / max(1, sum(s.counted[:3]))  # nine rows in three parts; `counted` have targets
     held = [mean * array for name, array in b.held.items() if name != "losses"]
     norm, factor = more.gradient_norm(held, s.clip)
     y = ops.gradient_norm(b, given, s.clip, losses, 3, 9)
@@ -31,7 +31,7 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Gradients 1,024 times as large; none counts as finite after an overflow or with one."""
+    """Records the norm with a loss scale of 1,024; after an overflow (`shift`), gradients count as not finite."""
     unfolded(b)
     given = [b.normal(f"g{i}", s.rows, s.cols, b.many(s.rows, s.cols)) for i in range(2)]
     held = [b.held[f"g{i}"] / 1024 for i in range(2)]
@@ -45,11 +45,11 @@ def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, wanted), Want(before, np.array([[float(s.shift), 0, 0, 0]]))]
 
 
-PARAMETER = {"x": 1, "m": 1, "s": 2}  # each holds this power of a normal value; squares are not negative
+PARAMETER = {"x": 1, "m": 1, "s": 2}  # the power of a normal value that each tensor holds; squares are not negative
 
 
 def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a step of a parameter with padded rows and its moments; the new states take the old ones' names."""
+    """Records a step of a parameter with padded rows and its moments; the old names then refer to the new states."""
     rows, lr, step, betas, decay, eps = texels(s.rows), 1e-2, 5, (0.9, 0.99), 0.1 * s.shift, 1e-3
     layout = fold(rows, s.cols, b.limits.max_texture_size)
 
@@ -61,7 +61,7 @@ def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
         b.given(n, padded(b.rng.standard_normal(size) ** p), layout, "state") for n, p in PARAMETER.items()
     )
     g = b.given("g", padded(b.rng.standard_normal(size)), Layout(rows, s.cols, (b.style.tiles[0], 1)))
-    norm = b.given("norm", np.array([[2.0, 0.5, 1.0, 0.0]]))  # clipped by one half
+    norm = b.given("norm", np.array([[2.0, 0.5, 1.0, 0.0]]))  # a clipping factor of 0.5
     b.more = {"lr": lr, "unbias1": 1 / (1 - betas[0] ** step), "unbias2": 1 / (1 - betas[1] ** step)}
     pairs = [(t, b.fixed(f"{t.name}.next", layout, "state")) for t in (x, m, squares)]
     ops.adamw(b, *pairs, g, norm, ops.AdamW(betas, eps, decay))
@@ -71,7 +71,7 @@ def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """A parameter's first values: three of every five rows are in use, six of every eight columns."""
+    """Records a parameter's initial values; three of every five rows and six of every eight columns are in use."""
     layout = fold(texels(s.rows), s.cols, b.limits.max_texture_size)
     x, m, squares = (b.given(name, b.rng.standard_normal((layout.rows, s.cols)), layout, "state") for name in "xms")
     b.more = {"seed": s.seed}

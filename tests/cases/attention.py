@@ -110,7 +110,7 @@ def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     y = ops.combine(b, ops.matvec(b, z, w, "partial_sums", contiguous=s.contiguous), "y")
     score, known = _cube(b.held["x"][:, :reached], s.n_head), b.held["v"][:reached]
     whole = ref.attend(ref.softmax(score), known)
-    wants = [Want(y, ref.matmul(whole, b.held["w"][: v.cols]))]  # the ranges, combined by the product that reads them
+    wants = [Want(y, ref.matmul(whole, b.held["w"][: v.cols]))]  # the product combines the ranges that it reads
     if isinstance(z, Tensor):
         return [Want(z, whole), *wants]
     values, logs = ref.attend_ranges(score, known, z.keys)
@@ -119,7 +119,7 @@ def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Some heads attend to fixed tokens and one is unchanged; keys beyond a position get nothing."""
+    """Records patterns in which some heads are set and others are unchanged; keys beyond a position get no weight."""
     tr, keys = b.style.tiles[0], s.pos + s.rows + s.spare
     padded, used = -(-s.rows // tr) * tr * s.n_head, slice(s.rows * s.n_head)
     x = b.given("x", b.rng.standard_normal((padded, keys)), Layout(padded, keys, (tr, 1)))
@@ -134,13 +134,13 @@ def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def shared(x: Array, n_head: int, group: int) -> Array:
-    """Returns heads `[rows, n_head * d]` repeated for the heads that share each."""
+    """Returns heads `[rows, n_head * d]` with each head repeated `group` times, for the query heads that share it."""
     cube = x.reshape(len(x), n_head, -1)
     return np.repeat(cube, group, axis=1).reshape(len(x), -1)
 
 
 def grouped(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Scores and values of query heads that share keys, and scores with queries and keys swapped."""
+    """Records scores and values of query heads that share keys, and scores with queries and keys swapped."""
     heads, total = s.n_head * s.group, s.pos + s.rows
     q = b.normal("q", total, 4 * s.d4 * heads, role="state")
     k, v = (b.normal(name, total, 4 * s.d4 * s.n_head, role="state") for name in "kv")
@@ -201,7 +201,7 @@ def attend_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def split_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Writes queries, keys and values of a few texts to rows of the shared caches, and copies a prompt's there."""
+    """Records queries, keys and values of a few texts, written to rows of the shared caches."""
     tall(b)
     width, b.row, b.pos = 4 * s.d4 * s.n_head, 2, 3
     rows, _, _ = rows_at(b, s, 5, 20)
@@ -220,7 +220,7 @@ def split_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def adopt(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Copies a prompt's keys and values; rows beyond its caches repeat the last one."""
+    """Records a copy of a prompt's keys and values; rows beyond the prompt's caches repeat their last row."""
     tall(b)
     width, b.row, b.pos = 4 * s.d4 * s.n_head, 2, 3
     k, v, to_k, to_v = (b.normal(name, n, width, role="state") for name, n in zip("kvrs", (9, 9, 20, 20), strict=True))
@@ -250,7 +250,7 @@ def score_rows(b: Bench, s: SimpleNamespace, dtype: str = "f32") -> tuple[Layout
 
 
 def reached(b: Bench, s: SimpleNamespace) -> Array:
-    """Returns 1 if a row of scores may attend to the key, else 0: patterns and gradients of scores are zero there."""
+    """Returns 1 where a row of scores may attend to a key, else 0. Elsewhere patterns and score gradients are 0."""
     positions = np.arange(score_rows(b, s)[0].rows) // (s.n_head * s.batch)
     return (np.arange(s.rows) <= positions[:, None]).astype(float)
 
@@ -270,7 +270,7 @@ def attend_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a softmax stored in the format that a product of its style reads."""
+    """Records a softmax whose result is stored in the style's format, which products read."""
     layout, used = score_rows(b, s)
     x, share = b.given("x", 3 * b.rng.standard_normal((layout.rows, s.rows)), layout), s.n_head * s.batch
     y = ops.softmax(b, x, share, "y", b.style.dtype)

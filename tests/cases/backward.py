@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Backward:
-    """A recorded backward pass: the gradient of each input, the outputs' gradients, and the sums it started with."""
+    """A recorded backward pass: the inputs' and the outputs' gradients, and the sums to which gradients are added."""
 
     taped: Taped
     gradients: dict[str, Tensor]
@@ -28,7 +28,7 @@ class Backward:
 
 
 def backward(b: Bench, case: str, s: SimpleNamespace) -> Backward:
-    """Records a case and its backward pass from given gradients; its outputs are the inputs' gradients."""
+    """Records a case and its backward pass from given gradients; the recorded outputs are the inputs' gradients."""
     with b.taping() as tape:
         taped = VJPS[case].record(b, s)
     sums, dys = dict[Tensor, Tensor](), []

@@ -24,9 +24,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Want:
-    """A tensor and its expected values. `read` converts its matrix to what is compared; `bare`: not zero beyond it.
+    """A tensor and its expected values.
 
-    `summed` are the magnitudes that were added up as float16; their rounding is within k eps of these.
+    `read` converts the tensor's matrix to the values that are compared. `bare`: columns beyond the matrix may be
+    nonzero. `summed` is given if partial sums are rounded to float16: the summed magnitudes of their terms, which bound
+    the rounding error.
     """
 
     tensor: Tensor
@@ -41,7 +43,7 @@ class Case:
     """An op. `near` = (atol, k) means |ours - ref| <= atol + k eps |ref|; eps is that of float16 if packed.
 
     atol bounds the rounding of a sum's terms: about sqrt(terms) x their size x 2^-24, with a margin for the drivers'
-    order of addition. k bounds the errors that scale with the result. exp and 1/sqrt are off by a few units.
+    order of addition. k bounds the errors that scale with the result. exp and 1/sqrt are off by a few eps.
     """
 
     shape: st.SearchStrategy[SimpleNamespace]
@@ -53,10 +55,10 @@ class Case:
 class Taped:
     """An op on the tape.
 
-    `function` computes its outputs in float64 from the matrices of `inputs`, by name; rows that it omits at the end of
-    an output are unused. For some inputs only the first `rows` count: the other rows have no gradient, or, if they are
-    `spare`, any gradient. `rigid`: the outputs' gradients have the outputs' layouts, or that of `given`, and are zero
-    where `dy` is.
+    `function` computes the outputs in float64 from the matrices of `inputs`, by name. Rows at the end of an output that
+    `function` omits are unused. `rows` limits inputs to their first rows: the gradient of later rows is zero, or
+    unchecked if `spare`. Gradients given for the outputs are multiplied by `dy`. If `rigid`, these gradients have the
+    layout `given`, or without it the outputs' layouts.
     """
 
     outputs: tuple[Tensor, ...]
@@ -73,8 +75,8 @@ class Taped:
 class VjpCase:
     """An op's vjp; `near` = (atol, k): each value of a gradient g may be off by atol + k eps |g|.
 
-    For packed tensors, eps is that of float16, and a value may be off by `halves` more: the sum of what rounding
-    intermediate values to float16 adds, each by 2^-11 of its size.
+    For packed tensors, eps is that of float16, and a value may be off by `halves` more. This is the sum of the errors
+    of rounding intermediate values to float16, each 2^-11 of the value.
     """
 
     shape: st.SearchStrategy[SimpleNamespace]
@@ -84,17 +86,17 @@ class VjpCase:
 
 
 def tall(b: Bench) -> None:
-    """Raises a style's limit for caches and weights that are not folded; it stays far below a device's."""
+    """Raises a style's limit for caches and weights that are not folded; the limit stays far below a device's."""
     b.limits = replace(b.limits, max_texture_size=1024)
 
 
 def unfolded(b: Bench) -> None:
-    """Raises a style's limit for tensors that are not folded; it stays far below a device's."""
+    """Raises a style's limit for tensors that are not folded; the limit stays far below a device's."""
     b.limits = replace(b.limits, max_texture_size=256)
 
 
 def rows_at(b: Bench, s: SimpleNamespace, positions: int, height: int) -> tuple[ops.Rows, Array, Array]:
-    """Returns (rows, places, table) of texts at their own positions; their keys are in any rows of such caches."""
+    """Returns (rows, places, table) of texts at random positions, with their keys in random rows of `height` rows."""
     places = np.zeros((s.texts, 4))
     places[:, 0] = b.rng.integers(0, positions, s.texts)
     table = np.stack([b.rng.permutation(height)[:positions] for _ in range(s.texts)])

@@ -64,7 +64,7 @@ def embed_vjp(b: Bench, s: SimpleNamespace) -> Taped:
 
 CASES = {
     "embed": Case(shapes(**MATRIX, vocab=st.integers(1, 64), pos=st.integers(0, 3)), embed, (0.0, 1)),
-    # Some formats subtract a minimum from a level times its scale; a GPU may round both once, in one instruction.
+    # Some formats subtract a minimum from a level times its scale; a GPU may do both in one instruction and round once.
     "embed_tokens": Case(shapes(**MATRIX, vocab=st.integers(1, 64)), embed_tokens, (2.0**-22, 1)),
     "embed_rows": Case(shapes(**FEW, vocab=st.integers(1, 64)), embed_rows, (0.0, 1)),
 }

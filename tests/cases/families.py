@@ -29,7 +29,7 @@ def capped(x: Array) -> Array:
 
 
 def head_norm(x: Array, gain: Array, s: SimpleNamespace) -> Array:
-    """Returns padded heads `[T, heads * texels(d)]` after an RMS norm of each, or of all together."""
+    """Returns padded heads `[T, heads * texels(d)]` after an RMS norm of each head, or of all heads `together`."""
     wide, offset = texels(s.d_head), 1.0 if s.offset else 0.0
     cube = x.reshape(len(x), s.n_head, wide)[:, :, : s.d_head]
     axes = (1, 2) if s.together else (2,)
@@ -39,7 +39,7 @@ def head_norm(x: Array, gain: Array, s: SimpleNamespace) -> Array:
 
 
 def part_rotated(x: Array, s: SimpleNamespace, positions: Array) -> Array:
-    """Returns padded heads of which the first columns rotate, times a factor."""
+    """Returns padded heads whose first columns are rotated and multiplied by 1.25."""
     wide, turns = texels(s.d_head), part_of_frequencies(s)
     cube = x.reshape(len(x), s.n_head, wide)[:, :, : s.d_head].transpose(1, 0, 2)
     first = 2 * len(turns)
@@ -85,7 +85,7 @@ def normed_heads(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_heads_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the same from the partial sums of one row with a bias, after an RMS norm."""
+    """Records normed and partly rotated heads from the partial sums of one row with a bias, after an RMS norm."""
     tall(b)
     wide = s.n_head * texels(s.d_head)
     x, own, gain = b.normal("a", 1, s.inner), b.normal("own", 1, s.inner), gain_of(b, s)
@@ -104,7 +104,7 @@ def normed_heads_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def limited_scores(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records scores with a window and a soft cap, and what attention takes from them."""
+    """Records scores with a window and a soft cap, and attention with these scores."""
     total, heads = s.pos + s.rows, s.n_head
     q, k, v = (b.normal(name, total, 4 * s.d4 * heads, role="state") for name in "qkv")
     b.pos, a, limits = s.pos, b.held, ops.ScoreLimits(s.window, CAP)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def targets(b: Bench, s: SimpleNamespace) -> Tensor:
-    """Returns targets of `rows` rows: about one in four is negative, and the last id is one of them."""
+    """Returns a target for each row: about one in four is negative, and the last is the vocabulary's last id."""
     ids = np.where(b.rng.random((s.rows, 1)) < 0.25, -1, b.rng.integers(0, s.vocab, (s.rows, 1)))
     ids[-1] = s.vocab - 1
     return b.given("targets", ids, role="input")
@@ -48,7 +48,7 @@ def cross_entropy(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def prediction(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Uses values of few magnitudes, so that some are equal."""
+    """Records predictions from integer logits, so that some are equal."""
     layout = logits(b, s).layout
     x = b.given("coarse", np.round(2 * b.rng.standard_normal((s.rows, s.vocab))), layout)
     y = ops.prediction(b, x, targets(b, s))
@@ -56,7 +56,7 @@ def prediction(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def cross_entropy_vjp(b: Bench, s: SimpleNamespace) -> Taped:
-    """The backward pass starts here: the gradient is that of the scaled sum, whatever is given."""
+    """Records the start of the backward pass: the gradient of the scaled loss. A gradient given for it is ignored."""
     x, ids = logits(b, s), targets(b, s)
     wanted, dtype = b.held["targets"][:, 0].astype(int), b.style.dtype
     scale = None if dtype == "f32" else b.given("loss_scale", np.array([[4.0, 0, 0, 0]]), role="input")

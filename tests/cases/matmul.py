@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def product(b: Bench, s: SimpleNamespace, cols: int) -> ops.PartialSums:
-    """Records a row times a matrix as partial sums, whose sum is `summed`."""
+    """Records a row times a matrix as partial sums; `summed` returns their sum."""
     row, w = b.normal("a", 1, s.inner, Layout(1, s.inner, (1, s.tiles))), b.weight("w", s.inner, cols)
-    split_k = min(s.split_k, b.limits.max_texture_size // 16)  # the height of a target, if by = 16
+    split_k = min(s.split_k, b.limits.max_texture_size // 16)  # targets fit with blocks of up to 16 rows
     return ops.matvec(b, row, w, "partial_sums", -(-texels(s.inner) // 4 // split_k), s.contiguous)
 
 
@@ -60,7 +60,7 @@ def matmul(b: Bench, s: SimpleNamespace, most: int = 1, packed_sums: bool = Fals
 
 
 def head_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Returns the logits of many rows: more columns than one texture has texels."""
+    """Records the logits of many rows, with more columns than one texture has texels."""
     x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.vocab)
     y = ops.matmul(b, x, w, None, "y", tile_cols=b.style.tiles[1])
     return [Want(y, ref.matmul(b.held["x"], b.held["w"][: s.inner]))]
@@ -101,7 +101,7 @@ def matvec(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def few_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a product, an activation or a norm, and a factor for a few rows; then the best column of each."""
+    """Records a normed product of a few rows and their best columns; a product with an activation and factors."""
     tall(b)
     x, gain, bias = b.normal("x", s.texts, s.inner), b.normal("gain", 1, s.inner), b.normal("bias", 1, s.inner)
     w, times = b.weight("w", s.inner, s.vocab, s.panels), b.normal("times", s.texts, s.vocab)
@@ -133,7 +133,7 @@ def matmul_vjp(b: Bench, s: SimpleNamespace, split_k: int = 1) -> Taped:
 
 
 def recomputed_vjp(b: Bench, s: SimpleNamespace) -> Taped:
-    """Records half a block of which only the input is stored."""
+    """Records half a block; only its input is stored, and the rest is recomputed."""
     given = {"x": b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))}
     given |= {name: b.normal(name, 1, s.cols) for name in ("gain", "bias")}
     given |= {"w": b.weight("w", s.cols, s.inner), "v": b.weight("v", s.inner, s.cols)}

@@ -82,14 +82,14 @@ def rms_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def blended_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records an RMS norm, a gated MLP and its residual sum for one row, whose products add up by blending."""
+    """Records an RMS norm, a gated MLP and its residual sum for one row. Blending adds up the products."""
     inner, cols = 32 * (1 + s.inner % 3), 32 * (1 + s.cols % 3)
     x, gain, w = b.normal("x", 1, inner), b.normal("gain", 1, inner), b.weight("w", inner, cols)
     v, down, a = b.weight("v", inner, cols), b.weight("down", cols, inner), b.held
     normed = rms(a["x"], a["gain"], 1e-5)
     outputs = 8 if down.layout.format.packed else 2
     strides = ops.stream_strides([down]) if b.style.options.storage == "float" else 0
-    if not strides or outputs > b.limits.max_draw_buffers:  # integers do not blend; folded packed weights are not added
+    if not strides or outputs > b.limits.max_draw_buffers:  # integer targets and folded packed weights cannot blend
         return [Want(ops.rms_norm(b, x, gain, 1e-5, b.many(1, inner), "y"), normed)]
     stream = ops.stream(b, x, strides, 1e-5, True, 0.0, gain, s.pairs)
     (gate, up), moments = ops.products(b, stream, [w, v], "sums")

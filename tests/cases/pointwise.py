@@ -40,7 +40,7 @@ def multiply(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def edit(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Each position and head has its own row of gain and shift, or is unchanged (row 0)."""
+    """Records edits in which each position and head has its own row of gain and shift, or is unchanged (row 0)."""
     positions = s.pos + s.rows + s.spare
     x = b.normal("x", s.rows * s.per, s.cols, b.stream(s.rows * s.per, s.cols))
     gain, shift = (b.normal(name, 3, s.cols) for name in ("gain", "shift"))
@@ -62,7 +62,7 @@ def edit(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def edit_one(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """One position, which may be outside the rows, has its own row of gain and shift."""
+    """Records an edit with a separate gain and shift at one position, which may be outside the rows."""
     x = b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))
     gain, shift = (b.normal(name, 2, s.cols) for name in ("gain", "shift"))
     at = b.given("at", np.array([[s.at, 7, 7, 7]]), Layout(1, 4))
@@ -73,7 +73,7 @@ def edit_one(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def take_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a row from the middle of a tensor, written to a wider state in other tiles."""
+    """Records a copy of a middle row of a tensor to a wider state with other tiles."""
     tall(b)
     b.row = 4
     x, out = b.normal("x", 7, s.inner, Layout(7, s.inner, (1, 2))), Layout(1, s.inner + 9, (1, 3))

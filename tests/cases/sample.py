@@ -27,7 +27,7 @@ def argmax(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def sample(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Draws with a single possible result, by top-k 1 and the smallest top-p; `tests/ops/test_sample.py` has others."""
+    """Records draws with one possible result: top-k is 1, and top-p is 1e-6. `test_sample.py` tests other draws."""
     x = b.given("x", b.rng.integers(-3, 3, (1, s.vocab)), Layout(1, s.vocab, (1, s.tiles)))  # many are equal
     best, row = b.fixed("best", ops.TOKEN, "state"), b.held["x"][0]
     b.more = {"inverse_temperature": 1, "margin": 1e30, "nucleus_width": 16, "top_k": 1, "top_p": 1e-6, "draw_step": 9}

@@ -1,4 +1,4 @@
-"""Tests LoRA adapters: the weights are those of the formula in float64, and what glgpt does not add is refused."""
+"""Tests LoRA adapters: weights equal the formula in float64, and adapters that glgpt cannot add are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IDS = [1, 5, 2, 9, 30, 4]
 
 
 def adapter(folder: Path, shapes: Mapping[str, tuple[int, int]], rank: int = 3, **fields: Any) -> Path:
-    """Writes an adapter of random matrices for modules whose linear layers have these inputs and outputs."""
+    """Writes an adapter of random matrices. `shapes` has the inputs and outputs of each module's linear layer."""
     draw, tensors = np.random.default_rng(7), {}
     for module, (into, out) in shapes.items():
         for kind, shape in (("A", (rank, into)), ("B", (out, rank))):
@@ -44,7 +44,7 @@ def adapter(folder: Path, shapes: Mapping[str, tuple[int, int]], rank: int = 3, 
 
 
 def product(folder: Path, module: str) -> np.ndarray:
-    """Returns B A of an adapter in float64."""
+    """Returns the product B A of a module's adapter in float64."""
     tensors = load_file(folder / "adapter_model.safetensors")
     a, b = (tensors[f"base_model.model.{module}.lora_{kind}.weight"].astype(np.float64) for kind in "AB")
     return b @ a
@@ -62,7 +62,7 @@ def product(folder: Path, module: str) -> np.ndarray:
     ],
 )
 def test_weights_are_those_of_the_formula(tmp_path: Path, fields: dict[str, Any], scale: float) -> None:
-    """Catches: a wrong scale, a pattern that matches another layer, a transposed product."""
+    """Fails if the scale is wrong, a pattern matches another layer, or the product is transposed."""
     model = llama(tmp_path / "model.gguf")
     folder = adapter(tmp_path / "lora", {QUERIES: (64, 64)}, **fields)
     with Checkpoint.open(model) as plain, Checkpoint.open(model, folder) as adapted:
@@ -101,7 +101,7 @@ def test_rows_of_a_shared_tensor_are_changed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_model_with_an_adapter_is_the_merged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: an export, a saved cache or a converted file of the model without its adapter."""
+    """Fails if an export, a saved cache or a converted file has the model without its adapter."""
     shapes = {"transformer.h.0.mlp.c_fc": (48, 192), "transformer.h.1.attn.c_proj": (48, 48)}
     folder = adapter(tmp_path / "lora", shapes)
     convert(GOLDENS / "wide", tmp_path / "merged", adapter=folder)
@@ -141,10 +141,10 @@ def test_other_weights_of_a_gguf_file_stay_as_stored(tmp_path: Path, caplog: pyt
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'; glgpt adds 'LORA' adapters"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'; glgpt supports 'LORA' adapters"),
         ({"use_dora": True}, "use_dora is True"),
         ({"modules_to_save": ["lm_head"]}, r"modules_to_save is \['lm_head'\]"),
-        ({"bias": "all"}, "bias is 'all'; glgpt adds adapters with 'none'"),
+        ({"bias": "all"}, "bias is 'all'; glgpt supports 'none'"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
         ({"r": 0}, "r has 0; a rank is an integer from 1"),
         ({"lora_alpha": "two"}, "lora_alpha has 'two'"),

@@ -1,4 +1,4 @@
-"""Checkpoints in local folders: every layout loads with the right values; any damage gives a one-line error."""
+"""Tests checkpoints in local folders: each layout loads with the right values; damage gives a one-line error."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ DTYPES = {"bf16": "BF16", "llama3-untied": "BF16", "inverse-layer-f16": "F16", "
 
 
 def refusal(folder, *parts):
-    """Opens and reads a folder; returns the one-line message with which it is refused."""
+    """Opens and reads a folder, which must be refused. Returns the one-line message, which must hold `parts`."""
     with pytest.raises(GlgptError) as caught, Checkpoint.open(folder) as checkpoint:
         for name in checkpoint.names:
             checkpoint.read(name)
@@ -39,7 +39,7 @@ def refusal(folder, *parts):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Returns a copy of a small golden with one safetensors file, for damaging."""
+    """Returns a copy of a small golden with one safetensors file, for a test to damage."""
     return Path(shutil.copytree(GOLDENS / "vocab3-untied", tmp_path / "model"))
 
 
@@ -146,7 +146,7 @@ def test_tied_copy_and_mask_buffers_are_passed_over(tmp_path):
 
 
 def test_memory_is_given_back(tmp_path):
-    # 128 MB, read tensor by tensor in a new process: it may hold the pages of one tensor, but not of all.
+    # Reads 128 MB tensor by tensor in a new process, which may hold the pages of one tensor, but not of all tensors.
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "gpt2", "n_embd": 512, "n_head": 8, "n_layer": 10, "vocab_size": 700})
     )
@@ -242,7 +242,7 @@ def test_refuses_unreadable_files(folder):
         (folder / name).rmdir()
         shutil.copy(GOLDENS / "vocab3-untied" / name, folder / name)
         (folder / name).chmod(0)
-        if not os.access(folder / name, os.R_OK):  # root reads everything
+        if not os.access(folder / name, os.R_OK):  # root can read every file
             refusal(folder, name, "cannot be read: Permission denied")
         (folder / name).chmod(0o644)
 
@@ -288,7 +288,7 @@ def test_flipped_bytes_give_an_error_or_a_model(tmp_path, name):
         for _ in range(150):
             content = bytearray(whole)
             for _ in range(chance.choice((1, 1, 2, 8))):
-                reach = len(content) if chance.random() < 0.3 else min(len(content), 2600)  # mostly in the header
+                reach = len(content) if chance.random() < 0.3 else min(len(content), 2600)  # mostly flips the header
                 content[chance.randrange(reach)] = chance.randrange(256)
             path.write_bytes(content)
             try:
@@ -314,7 +314,7 @@ def test_flipped_bytes_give_an_error_or_a_model(tmp_path, name):
     ],
 )
 def test_a_model_is_called_as_its_authors_call_it(tmp_path, given, fields, name):
-    """Regression: a page and `glgpt info` named a model after the folder that it was copied to."""
+    """Regression: a page and `glgpt info` named a model after the folder that the model had been copied to."""
     folder = tmp_path / "folder"
     folder.mkdir()
     assert model_name(str(folder) if given == "folder" else given, folder, fields) == name

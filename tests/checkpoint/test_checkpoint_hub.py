@@ -1,4 +1,4 @@
-"""Checkpoints by Hub name, through huggingface_hub against a local imitation of the Hub."""
+"""Tests checkpoints by Hub name: huggingface_hub downloads them from a local imitation of the Hub."""
 
 import hashlib
 import json
@@ -27,14 +27,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """The part of the Hub's HTTP interface that downloads use, on a free local port."""
+    """Serves the part of the Hub's HTTP interface that downloads use, on a free local port."""
 
     daemon_threads = True
 
     def __init__(self, models):
         self.models = models
         self.asked = []
-        self.headers = {}  # status: headers that override the usual ones
+        self.headers = {}  # by status, headers that override the usual headers
         super().__init__(("127.0.0.1", 0), HubHandler)
 
     @property
@@ -48,7 +48,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def do_HEAD(self):
         name, _, rest = self.path.strip("/").partition("/resolve/")
         revision, _, file = rest.partition("/")
-        if rest:  # the library requests other paths too
+        if rest:  # skips other paths, which the library also requests
             self.server.asked.append((self.command, self.path))
         folder = self.server.models.get(name)
         if folder == "gated":
@@ -117,7 +117,7 @@ def half_of(folder):
 
 
 def open_all(names, endpoint, cache, **environment):
-    """Opens each name in a new process (the Hub library reads its settings once); returns each path or message."""
+    """Opens the names in a new process, since the Hub library reads its settings once. Returns results or messages."""
     script = (
         "import json, sys\nfrom glgpt.checkpoint.opening import Checkpoint\nfrom glgpt.errors import GlgptError\n"
         "for name in sys.argv[1:]:\n"
@@ -152,11 +152,11 @@ def test_hub_models_are_fetched_and_cached(hub, tmp_path):
         assert got[1] == total, got
         assert COMMIT in got[0]
     got = {file.name for file in Path(fetched[0][0]).iterdir()}
-    assert got == {"config.json", "model.safetensors", "vocab.json", "merges.txt"}  # no .bin in addition to safetensors
+    assert got == {"config.json", "model.safetensors", "vocab.json", "merges.txt"}  # the .bin file is not fetched
 
     asked = len(hub.asked)
     assert open_all(names, hub.url, cache) == fetched
-    assert len(hub.asked) - asked == len(names)  # a cached model costs one request, for its revision
+    assert len(hub.asked) - asked == len(names)  # a cached model needs one request, for its revision
 
     assert open_all([*names, "tiny/wide"], hub.url, cache, HF_HUB_OFFLINE="1")[: len(names)] == fetched
     offline = open_all(["tiny/wide"], hub.url, cache, HF_HUB_OFFLINE="1")[0]
@@ -192,7 +192,7 @@ def test_hub_refusals(hub, tmp_path):
 
 @pytest.mark.slow
 def test_gguf_files_of_the_hub(hub, tmp_path):
-    """Opens one file, and one in two parts; the second time they are cached."""
+    """Opens a model in one file and a model in two parts. Fails if either is not cached the second time."""
     cache = tmp_path / "cache"
     cache.mkdir()
     names = ["tiny/files:a.gguf", "tiny/files:q8/m-00001-of-00002.gguf"]

@@ -1,4 +1,4 @@
-"""Tests `glgpt convert`: GGUF files and folders hold the same model, and what a format cannot hold is refused."""
+"""Tests `glgpt convert`: GGUF files and folders hold the same model, or the conversion is refused."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_chat_template_and_its_tokens_are_kept(tmp_path: Path) -> None:
 
 
 def sentencepiece(folder: Path, merges: list[tuple[str, str]]) -> None:
-    """Writes a tokenizer.json like Gemma's over the tokens of the tests' model."""
+    """Writes a tokenizer.json like Gemma's, with as many tokens as the tests' model."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "ab", "▁a"]
     assert len(tokens) == VOCAB
     model = models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges, unk_token="<unk>", fuse_unk=True,
@@ -144,7 +144,7 @@ def test_a_sentencepiece_tokenizer_is_kept_by_its_scores(tmp_path: Path) -> None
         assert found.encode(text) == own.encode(text)
         assert found.decode(found.encode(text)) == own.decode(own.encode(text)) == text
     assert [len(own.encode(text)) for text in ("ab ab", " a")] == [3, 1]
-    sentencepiece(folder, merges[:1])  # a file cannot hold that "▁" and "a" are never merged
+    sentencepiece(folder, merges[:1])  # a GGUF file cannot express that "▁" and "a" are never merged
     with pytest.raises(GlgptError, match="GGUF cannot hold the merges of its tokenizer"):
         convert(folder, tmp_path / "c.gguf")
 

@@ -1,4 +1,4 @@
-"""Tests how the name of a model is resolved: GGUF files, folders with one, and the model of a package."""
+"""Tests how a model's name is resolved: a GGUF file, a folder that holds a GGUF file, or the model of a package."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_other_files_of_the_hub_are_refused(monkeypatch: pytest.MonkeyPatch, nam
 
 
 def packaged(monkeypatch: pytest.MonkeyPatch, *files: Path) -> None:
-    """Installs a package of these files, or none without files."""
+    """Imitates an installed package of these files. Without files, no package is installed."""
 
     def found(name: str) -> SimpleNamespace:
         assert name == SMOLLM2_PACKAGE

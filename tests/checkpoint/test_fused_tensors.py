@@ -1,4 +1,4 @@
-"""Tests checkpoints that hold several parameters in one tensor, as Phi-3's do: reading and saving, in both formats."""
+"""Tests reading and saving, in both formats, of checkpoints like Phi-3's, with several parameters in one tensor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QKV, GATE_UP = "model.layers.1.self_attn.qkv_proj.weight", "model.layers.1.mlp.g
 
 
 def phi3(folder: Path) -> dict[str, np.ndarray]:
-    """Writes a model of random weights; returns the tensors of its file."""
+    """Writes a model of random weights. Returns the tensors of its file."""
     config, draw = models.from_dict(FIELDS), np.random.default_rng(0)
     tensors = {
         config.stored_name(name): draw.standard_normal(tensor.shape, np.float32) * np.float32(0.2)
@@ -110,7 +110,7 @@ def test_a_saved_run_has_them_and_a_damaged_part_is_found(tmp_path: Path, monkey
     with Checkpoint.open(tmp_path / "run") as checkpoint:
         for part in "qkv":
             checkpoint.read(f"layers.1.self_attn.{part}_proj.weight")
-    assert summed == [tensors[QKV].size]  # once, with the first part
+    assert summed == [tensors[QKV].size]  # computes the checksum once, with the first part
     data = file.read_bytes()
     at = data.index(tensors[QKV].tobytes())
     file.write_bytes(data[: at + 2] + b"\0\0" + data[at + 4 :])

@@ -1,4 +1,4 @@
-"""The ids that end a text, and how answers are sampled: from generation_config.json and other files."""
+"""Tests which ids end a text and how answers are sampled, by generation_config.json and other files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LLAMA3 = [128001, 128008, 128009]
         (None, [], 5, (5,)),
         (None, None, 5, (5,)),
         (None, None, None, ()),
-        (None, None, 128256, ()),  # beyond the model's vocabulary
+        (None, None, 128256, ()),  # the tokenizer's own id is beyond the model's vocabulary
     ],
 )
 def test_the_first_file_that_has_them_decides(
@@ -49,7 +49,7 @@ def test_a_file_without_the_field_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_the_default_of_gpt2s_config_is_no_choice(tmp_path: Path) -> None:
-    """transformers writes 50256 even for a GPT-2 with 100 tokens; the id counts only with GPT-2's vocabulary."""
+    """Fails if 50256 ends texts of a GPT-2 with 100 tokens: transformers writes this id for every vocabulary."""
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 50256}))
     assert (end_of_text(tmp_path, 100, None), end_of_text(tmp_path, 50257, None)) == ((), (50256,))
 

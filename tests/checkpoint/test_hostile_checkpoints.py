@@ -1,4 +1,7 @@
-"""Checkpoints that try to hang or to fill the memory are refused in one line within two seconds; see tests/fuzz."""
+"""Tests that checkpoints made to hang or to fill the memory are refused in one line within two seconds.
+
+See also tests/fuzz.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ Refused = Callable[[Path], str]
 
 @pytest.fixture(scope="module")
 def opener() -> Iterator[list[subprocess.Popen[str]]]:
-    """A process of limited memory that opens one folder after another; `refused` starts it, again if it has ended."""
+    """Yields a list whose last item is the process that opens folders, with limited memory.
+
+    `refused` starts the process, and a new one if it has ended.
+    """
     running: list[subprocess.Popen[str]] = []
     yield running
     for child in running:
@@ -55,7 +61,7 @@ def opener() -> Iterator[list[subprocess.Popen[str]]]:
 
 @pytest.fixture
 def refused(opener: list[subprocess.Popen[str]]) -> Callable[[Path], str]:
-    """Opens a folder in another process; returns the line with which it is refused."""
+    """refused(folder) opens a folder in the other process and returns the line with which it is refused."""
     return partial(refusal, opener)
 
 
@@ -88,7 +94,7 @@ def legacy(*state: bytes) -> bytes:
     return b"".join(pickle.dumps(part, 2) for part in head) + b"\x80\x02" + b"".join(state) + b"." + pickle.dumps([], 2)
 
 
-DOUBLING = b")" + b"q\x00h\x00\x86" * 60  # nested tuples, each of the previous one twice: 2^60 leaves
+DOUBLING = b")" + b"q\x00h\x00\x86" * 60  # nested tuples of the previous tuple twice: 2^60 leaves
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
 STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
 SHAPE = b"(" + b"K\x01" * 200_000 + b"t"
@@ -173,7 +179,7 @@ def test_an_encrypted_member_is_refused(offset: int, folder: Path, refused: Refu
         archive.writestr("model/data/0", bytes(16))
     whole = bytearray(path.read_bytes())
     header = whole.rindex(b"PK\x03\x04") if offset == 6 else whole.rindex(b"PK\x01\x02")
-    whole[header + offset] |= 1  # sets the flag in the member's header, or in the directory
+    whole[header + offset] |= 1  # sets the flag in the member's header, or in the zip directory
     path.write_bytes(whole)
     assert "model/data/0 is encrypted" in refused(folder)
 

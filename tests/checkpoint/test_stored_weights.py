@@ -1,4 +1,4 @@
-"""Tests `--dtype stored`: textures hold the numbers of a GGUF file, and the model computes with them."""
+"""Tests `--dtype stored`: textures hold the numbers of a GGUF file, and the model computes with these numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def opened(path: Path, dtype: str | None = None, **options: Any) -> LanguageMode
 
 
 def check(path: Path, formats: Mapping[str, str], **options: Any) -> None:
-    """Fails unless textures have these formats and the file's numbers, and logits are those of f32."""
+    """Checks that textures have these formats and the file's numbers, and that logits are close to the f32 model's."""
     ids = np.random.default_rng(0).integers(0, VOCAB, 40).tolist()
     with opened(path, **options) as model, opened(path, "f32") as plain, Checkpoint.open(path) as checkpoint:
         assert model.dtype == "stored" and plain.dtype == "f32"
@@ -54,7 +54,7 @@ def check(path: Path, formats: Mapping[str, str], **options: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", mostly_soak(FORMATS, ("BF16", "Q8_0", "Q4_1", "Q6_K")))
 def test_textures_hold_the_numbers_of_every_type(tmp_path: Path, kind: str) -> None:
-    """Fails if a weight is rounded, permuted or read with another scale."""
+    """Fails if a weight is rounded, permuted or read with the wrong scale."""
     path = wide_llama(tmp_path / "model.gguf", {}, kind)
     with Checkpoint.open(path) as checkpoint:
         formats = {p.name: FORMATS[kind] for p in checkpoint.config.parameters.values() if p.product}
@@ -63,7 +63,7 @@ def test_textures_hold_the_numbers_of_every_type(tmp_path: Path, kind: str) -> N
 
 @pytest.mark.slow
 def test_each_tensor_has_a_format_of_its_own(tmp_path: Path) -> None:
-    """Fails if a tensor takes the format of another, as in the mixed types of llama.cpp."""
+    """Fails if a tensor gets another tensor's format in a file of several types, as llama.cpp writes."""
     kinds = {"token_embd": "Q6_K", "blk.0.attn_v": "Q8_0", "blk.0.ffn_down": "F16", "blk.0.attn_q": "Q5_1"}
     path = wide_llama(tmp_path / "model.gguf", kinds, "Q4_K")
     check(path, {DOWN: "f16"}, kernel="4x8")
@@ -74,7 +74,7 @@ def test_each_tensor_has_a_format_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_weight_that_needs_f32_keeps_all_products_in_f32(tmp_path: Path) -> None:
-    """Fails if a product rounds it to f16, the format of the other products' inputs."""
+    """Fails if a product rounds its weight or its inputs to f16."""
     path = wide_llama(tmp_path / "model.gguf", {"blk.0.ffn_down": "BF16"}, "Q8_0")
     check(path, {DOWN: "f32", "embed_tokens.weight": "f32"})
     ids = list(range(30))
@@ -83,7 +83,7 @@ def test_a_weight_that_needs_f32_keeps_all_products_in_f32(tmp_path: Path) -> No
 
 
 def test_heads_that_are_padded_have_the_same_numbers(tmp_path: Path) -> None:
-    """Fails if the padding of heads divides a block of the output projection."""
+    """Fails if padding of the heads splits a block of the output projection's weights."""
     heads = {"head_count": 128, "head_count_kv": 64}
     metadata = WIDE_LLAMA | {f"llama.attention.{k}": n for k, n in heads.items()} | {"llama.rope.dimension_count": 2}
     path = wide_llama(tmp_path / "model.gguf", {}, "Q4_1", metadata)
@@ -95,7 +95,7 @@ def test_heads_that_are_padded_have_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_scales_of_q4_0_without_a_minimum_in_float16_take_eight_bits(tmp_path: Path) -> None:
-    """Fails if -8 d overflows to infinity."""
+    """Fails if the minimum of a block, -8 times its scale, overflows to infinity."""
     path = wide_llama(tmp_path / "model.gguf", {}, "Q4_0")
     with Checkpoint.open(path) as checkpoint:
         at = checkpoint._tensors[DOWN].offset
@@ -126,7 +126,7 @@ def test_a_file_of_the_same_blocks_is_not_rounded_in_a_named_format(tmp_path: Pa
 
 
 def test_folders_are_f32_unless_asked(goldens: Path) -> None:
-    """Fails if an f32 folder as stored is not the model in f32, or an unknown dtype is taken."""
+    """Fails if `stored` gives a folder of f32 weights another format, or an unknown dtype is accepted."""
     with Checkpoint.open(goldens / "llama-grouped") as checkpoint:
         assert weight_formats(checkpoint, None) == "f32"
         found = weight_formats(checkpoint, "stored")
@@ -152,7 +152,7 @@ def test_memory_is_that_of_the_stored_formats(tmp_path: Path) -> None:
 def test_formats_are_chosen_without_reading_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, chosen: str
 ) -> None:
-    """Fails if a model's weights are read once to choose their formats and again to load them."""
+    """Fails if the weights are read to choose their formats: loading would read them a second time."""
     path = wide_llama(tmp_path / "model.gguf", {}, kind)
     with Checkpoint.open(path) as checkpoint:
         for method in ("read", "blocks"):
@@ -165,7 +165,7 @@ def test_formats_are_chosen_without_reading_weights(
 def test_parameters_are_packed_in_order_whatever_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int, ahead: int
 ) -> None:
-    """Fails if threads pack other texels than the calling one, or a parameter that exceeds the limit."""
+    """Fails if threads pack other texels than the calling thread, or pack a parameter that exceeds the limit."""
     monkeypatch.setattr(stored_weights, "available_processors", lambda: processors)
     monkeypatch.setattr(stored_weights, "AHEAD_BYTES", ahead)
     with Checkpoint.open(wide_llama(tmp_path / "model.gguf", {}, "Q4_1")) as checkpoint:
@@ -185,9 +185,9 @@ def test_parameters_are_packed_in_order_whatever_fits(
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 def test_threads_hold_no_more_than_may_wait(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the tensors from which threads pack are not counted, which may be seven times their texels.
+    """Fails if the limit does not count the tensors that threads pack, which may be seven times their texels.
 
-    Blocks that the format does not hold are decoded to 32-bit floats.
+    Blocks of a type that the format does not hold are decoded to 32-bit floats.
     """
     begun: list[str] = []
     seen: list[str] = []
@@ -218,7 +218,7 @@ def test_threads_hold_no_more_than_may_wait(kind: str, tmp_path: Path, monkeypat
 
 
 def test_an_error_ends_what_is_not_packed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if threads go on packing all that was begun after the error of one."""
+    """Fails if threads continue to pack parameters after one thread's error."""
     begun: list[str] = []
     first: list[str] = []
 
@@ -241,7 +241,7 @@ def test_an_error_ends_what_is_not_packed_yet(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_weight_that_cannot_be_read_ends_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the error of a thread is lost, or a thread is left."""
+    """Fails if a thread's error is lost, or a thread stays alive."""
     read = texture_matrix
     done: list[str] = []
 

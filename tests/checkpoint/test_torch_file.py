@@ -1,4 +1,4 @@
-"""pytorch_model.bin without PyTorch: both of its formats, and pickles that hold more than tensors."""
+"""Tests reading pytorch_model.bin without PyTorch: both of its formats, and pickles that hold more than tensors."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ def refusal(path, said=""):
     ("name", "tensor"), [("dhead3-relu", "transformer.h.0.attn.c_attn.weight"), ("one-f16", "wte.weight")]
 )
 def test_places(name, tensor):
-    # The golden's c_attn was saved transposed, so its strides are not contiguous.
+    # The golden's c_attn was saved as a transposed view, so its strides are not contiguous.
     stored = torch_tensors(GOLDENS / name / "pytorch_model.bin")[tensor]
     assert stored.map().shape == stored.shape
     assert (stored.strides is None) == (tensor == "wte.weight")
@@ -35,7 +35,7 @@ def test_places(name, tensor):
 
 
 def pickled(*parts):
-    """Returns a pickle of protocol 2 from opcodes given as bytes."""
+    """Returns a pickle of protocol 2 with these opcodes, given as bytes."""
     return b"\x80\x02" + b"".join(parts) + b"."
 
 
@@ -86,7 +86,10 @@ def test_refuses_a_tensor_beyond_its_storage(tmp_path):
 
 
 def rezipped(path, change):
-    """Returns the zip golden, its entries changed by `change(name, content) -> (content, compression) or None`."""
+    """Writes the zip golden to `path` with entries changed by `change(name, content)`.
+
+    `change` returns the entry's (content, compression), or None to drop the entry.
+    """
     with zipfile.ZipFile(GOLDENS / "dhead3-relu" / "pytorch_model.bin") as old, zipfile.ZipFile(path, "w") as new:
         for info in old.infolist():
             changed = change(info.filename, old.read(info))

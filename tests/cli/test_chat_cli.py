@@ -1,4 +1,4 @@
-"""`glgpt chat`: scripts, JSON, bad input, and the interactive chat in a pseudo-terminal."""
+"""Tests `glgpt chat`: scripts, JSON, bad input, and the interactive chat in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_messages_are_answered_in_turn(model: str, capsys: pytest.CaptureFixture
 
 
 def test_the_template_process_starts_before_the_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the first message waits for the start of the process, or if another one starts."""
+    """Fails if the first message waits for the start of the template process, or if a second process starts."""
     events: list[str] = []
     popen = subprocess.Popen
 
@@ -137,14 +137,14 @@ class Terminal:
         self.text = ""
 
     def expect(self, pattern: str, seconds: float = 60) -> None:
-        """Reads until the output since the previous call matches."""
+        """Reads until the output after the previous match contains this pattern."""
         end = time.monotonic() + seconds
         while not (found := re.search(pattern, self.text)):
             assert time.monotonic() < end, f"no {pattern!r} in {self.text!r}"
             if select.select([self.file], [], [], 1)[0]:
                 data = os.read(self.file, 65536).decode(errors="replace")
                 if "\x1b[6n" in data:
-                    os.write(self.file, b"\x1b[1;1R")  # the position of the cursor, for which prompt_toolkit asks
+                    os.write(self.file, b"\x1b[1;1R")  # the position of the cursor, which prompt_toolkit requests
                 self.text += re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>78])", "", data)
         self.text = self.text[found.end() :]
 
@@ -152,7 +152,7 @@ class Terminal:
         os.write(self.file, text.encode())
 
     def end(self) -> int:
-        """Returns the exit code."""
+        """Reads the rest of the output and returns the exit code."""
         while True:
             try:
                 if not os.read(self.file, 65536):

@@ -27,7 +27,7 @@ def test_every_file_of_a_command_is_on_the_command_line() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_file_of_a_command_runs_it(name: str) -> None:
     """Checks that a command and its subcommands run functions of the command's file or folder."""
-    [command] = subcommands(build_parser(name)).values()  # the parser of this command alone
+    [command] = subcommands(build_parser(name)).values()  # only the parser of this command
     module = import_module(f"glgpt.cli.commands.{MODULES.get(name, name)}")
     runs = [one.get_default("run") for one in subcommands(command).values() or [command]]
     assert runs

@@ -1,4 +1,4 @@
-"""`--config FILE`: options in TOML."""
+"""Tests `--config FILE`, which reads options from TOML."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_options_come_from_a_file_and_the_command_line_goes_before(file: Path) -
         ("help = true", "unknown option 'help'"),
         ("[split]\nlisten = 1", "unknown option 'split'"),
         ("json = 1", "json must be true or false, not 1"),
-        ("listen = true", "listen must be a text or a number"),
-        ("listen = [1]", "listen must be a text or a number"),
-        ("origin = [[1]]", "origin must be a text or a number, or a list of them"),
-        ("listen = 2026-11-25", "listen must be a text or a number"),
+        ("listen = true", "listen must be a string or a number"),
+        ("listen = [1]", "listen must be a string or a number"),
+        ("origin = [[1]]", "origin must be a string or a number, or a list of them"),
+        ("listen = 2026-11-25", "listen must be a string or a number"),
         ("sessions = 0", "argument --sessions: '0' is not"),
         ("tls = ['a.pem']", "argument --tls: expected 2 arguments"),
         ("listen = ", "is not TOML: Invalid value"),

@@ -1,4 +1,4 @@
-"""Every command that takes a model accepts a GGUF file, and refuses a damaged one in one line."""
+"""Tests that commands that take a model accept a GGUF file, and refuse a damaged file in one line."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_refused_in_one_line(model: str, capsys: pytest.Captur
 
 @pytest.mark.slow
 def test_a_huge_header_is_refused_within_seconds_and_little_memory(tmp_path: Path) -> None:
-    """Counts, lengths and arrays that would take more memory than there is."""
+    """Fails if a count, length or array in a header takes more than 1 GiB of memory or 5 s."""
     script = (
         "import resource, sys\nfrom glgpt.checkpoint.opening import Checkpoint\nfrom glgpt.errors import GlgptError\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\nresource.setrlimit(resource.RLIMIT_CPU, (5, 5))\n"
@@ -94,7 +94,7 @@ def test_a_huge_header_is_refused_within_seconds_and_little_memory(tmp_path: Pat
     for name, data in cases.items():
         with (tmp_path / f"{name}.gguf").open("wb") as file:
             file.write(data)
-            file.truncate(256 << 20)  # a sparse file: zeros, of which each eight bytes are an empty string
+            file.truncate(256 << 20)  # a sparse file of zeros; each eight bytes are an empty string
     paths = [str(tmp_path / f"{name}.gguf") for name in cases]
     command = [sys.executable, "-c", script, *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""Invalid inputs (not files, nested too deeply, too long, wrong content) are refused at once in one line."""
+"""Tests that invalid inputs (pipes, devices, long names, wrong content) are refused at once in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on systems without some modules: Windows has no `fcntl`, `termios` and `resource`."""
+"""Tests commands without modules that some systems lack: Windows has no `fcntl`, `termios` and `resource`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAY = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 30
 
 
 def run(code: str, folder: Path) -> str:
-    """Returns what a process prints if those modules cannot be imported."""
+    """Returns the output of a process in which `MISSING` modules cannot be imported."""
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", START + code], cwd=folder, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM at any moment of a command: it prints one line and exits with 130 or 143."""
+"""Tests SIGINT and SIGTERM at any moment of a command: the command prints one line and exits with 130 or 143."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ EXPECTED = {signal.SIGINT: (130, "glgpt: interrupted\n"), signal.SIGTERM: (143, 
 
 
 def caught(pid: int) -> bool:
-    """True if a process has its own handler for SIGTERM, which the first lines of the command set."""
+    """True if a process has a handler for SIGTERM, which the first lines of the command set."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def waiting(pid: int) -> bool:
-    """True if the kernel holds a signal that it has not delivered to a process yet; it delivers in its own order."""
+    """True if a process has pending signals. The kernel may deliver them in another order than they were sent."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -41,7 +41,7 @@ def waiting(pid: int) -> bool:
 
 
 def struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float) -> str | None:
-    """Sends signals to a command `after` seconds from its first line; returns what went wrong, or None."""
+    """Sends signals to a command `after` seconds after it sets its handlers; returns the failure, or None."""
     with tempfile.TemporaryDirectory() as folder:
         return _struck(args, after, numbers, gap, folder)
 
@@ -76,7 +76,7 @@ def _struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float,
 
 
 def strike(moments: int, seed: int, longest: float = 2.0) -> list[str]:
-    """Sends one or two signals at random moments to all commands; returns what went wrong."""
+    """Sends one or two signals to all commands at random moments; returns the failures."""
     chance = random.Random(seed)
     found = []
     for i in range(moments):
@@ -91,7 +91,7 @@ def strike(moments: int, seed: int, longest: float = 2.0) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_random_moments() -> None:
-    """Runs a short part of this file's main program."""
+    """Sends signals at 12 random moments; this file's main program sends them at 200."""
     assert strike(12, 7) == []
 
 
@@ -102,7 +102,7 @@ def test_the_first_moments(number: int) -> None:
 
 @pytest.mark.slow
 def test_the_first_of_two_signals_decides() -> None:
-    """Python runs the handlers of pending signals in the order of their numbers: SIGINT, even if SIGTERM came first."""
+    """Fails if SIGINT decides after SIGTERM: Python runs handlers of pending signals in the order of their numbers."""
     busy = "import hashlib; print(flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 3_000_000)"
     for code in (
         f"import glgpt.cli; from glgpt.__main__ import entry; glgpt.cli.main = lambda leave: exec({busy!r}); entry()",
@@ -162,7 +162,7 @@ def test_what_is_half_done_is_undone_whatever_comes_meanwhile() -> None:
             time.sleep(20)
         finally:
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)  # the watching thread signals here too
+            time.sleep(0.5)  # the watching thread also sends its signal here
             undone.append(True)
     assert (undone, left) == ([True], [])
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -171,7 +171,7 @@ def test_what_is_half_done_is_undone_whatever_comes_meanwhile() -> None:
 if __name__ == "__main__":
     signal.signal(
         signal.SIGINT, signal.default_int_handler
-    )  # background jobs of a shell, and their children, ignore it
+    )  # background jobs of a shell, and their children, ignore SIGINT
     number_of_moments = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     failures = strike(number_of_moments, int(sys.argv[2]) if len(sys.argv) > 2 else 1)
     print("\n".join(failures))

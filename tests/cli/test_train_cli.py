@@ -1,4 +1,4 @@
-"""`glgpt train` with a fake trainer: options, exit codes, output; presets and schedules."""
+"""Tests `glgpt train` with a fake trainer: options, exit codes, output; presets and schedules."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_training_prints_its_figures(capsys: Capture) -> None:
         ("play.txt --seed 4294967296", "seed"),
         ("play.txt --beta2 1", "beta2"), ("play.txt --n-embd 10", "not a multiple"),
         ("--resume none", "no such folder"),
-        ("play.txt --init shakespeare --preset nano", "exclude"), ("play.txt --tokenizer word", "tokenizer 'word'"),
+        ("play.txt --init shakespeare --preset nano", "cannot be combined"),
+        ("play.txt --tokenizer word", "tokenizer 'word'"),
         ("play.txt --init shakespeare --n-layer 2", "n_layer"), (".", "is a folder"),
         ("play.txt --n-layer 100000000", "n_layer is 100000000"),
         ("play.txt --device cpu", "--device"),
@@ -221,7 +222,7 @@ def test_memory_and_time_are_told_before_anything_is_allocated() -> None:
 
 
 def test_training_with_too_many_textures_is_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "glgpt.training.trainer")  # the fake one
+    monkeypatch.delitem(sys.modules, "glgpt.training.trainer")  # the fake trainer
     args = ["train", "play.txt", "--out", "run", "--device", "software", *SHAPE, "--max-texture-memory"]
     assert main([*args, "100kB"]) == 2
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Training texts: the bundled sets, cleaning, inspecting, and fetching from servers that misbehave."""
+"""Tests training texts: bundled sets, cleaning, inspection, and fetching from servers that misbehave."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_a_text_comes_whole_and_is_kept_by_its_content(stranger: str, path: str)
         ("stalls", "tried 4 times: no byte arrived", 4),
         ("endless", "larger than", 1),
         ("long", "is empty", 1),
-        ("lies", "tried 4 times: it sent bytes 0-3/8 where bytes from 4 on were asked for", 4),
-        ("another", "tried 4 times: it sent bytes 4-7/9 where bytes from 4 on were asked for", 4),
+        ("lies", "tried 4 times: it sent bytes 0-3/8 where bytes from 4 on were requested", 4),
+        ("another", "tried 4 times: it sent bytes 4-7/9 where bytes from 4 on were requested", 4),
         ("drips", "took more than 1 s; allow more with --timeout", 1),
         ("headers", "took more than 1 s; allow more with --timeout", 1),
         ("round", "/round redirects in a circle", 1),
@@ -133,7 +133,7 @@ def test_another_encoding_and_a_mirror_can_be_named(stranger: str, tmp_path: Pat
 def test_a_run_says_where_its_text_is_from(stranger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "glgpt.training.trainer", fake_trainer)
     assert main(["data", "fetch", f"{stranger}/text", "--out", str(tmp_path / "a.txt")]) == 0
-    (tmp_path / "b.txt").write_text(TEXT)  # the same content
+    (tmp_path / "b.txt").write_text(TEXT)  # the same content as a.txt
     (tmp_path / "c.txt").write_text("My own text.\n" * 100)
     size = {"n_layer": 1, "n_head": 1, "n_embd": 8, "context": 8, "batch": 1, "steps": 1, "device": "software"}
     for files, count in ((["a.txt", "c.txt"], 1), (["b.txt"], 1), (["c.txt"], 0)):
@@ -154,7 +154,7 @@ def test_a_bundled_set_is_always_the_same(name: str) -> None:
     }
     text = data.bundled(name)
     assert text == data.bundled(name) and text.endswith("\n") and 50_000 < len(text) < 300_000
-    assert data.clean(text)[0] == text  # otherwise training here and in the page, which cleans texts, would differ
+    assert data.clean(text)[0] == text  # the page cleans texts, and must train on the same text
     if name in digests:  # the set "code" changes with the package
         assert hashlib.sha256(text.encode()).hexdigest().startswith(digests[name])
 
@@ -191,7 +191,7 @@ START = "*** START OF THE PROJECT GUTENBERG "
     ids=["markers", "blanks", "lines"],
 )
 def test_cleaning_is_linear_in_a_text_of_repeats(text: str, cleaned: str) -> None:
-    """Regression: trying each position to the end of the text took 20 seconds or more."""
+    """Regression: patterns that scanned from each position to the end of the text took 20 seconds or more."""
     begun = time.process_time()
     assert data.clean(text)[0] == cleaned
     assert time.process_time() - begun < 3

@@ -1,11 +1,10 @@
-"""Runs the commands and Python blocks of README and docs/guide, and checks what documents promise about themselves.
+"""Runs the commands and Python blocks of README and docs/guide, and checks the form of all documents.
 
-- A `sh` block holds commands; a `console` block holds commands after `$ ` and what they print; a `python` block is a
-  program, and a block without a language after it is what it prints.
-- A page's blocks run in order in a folder that holds `play.txt` and `held.txt`. Training commands run with
-  the smallest shape and a few steps. An example of what is printed may leave out lines (`…`); lines with times are not
-  compared.
-- `<!-- not run: REASON -->` before a block says why it cannot run here. Such commands must still parse.
+- A `sh` block holds commands. A `console` block holds commands after `$ `, and their output. A `python` block is a
+  program; if a block without a language follows, that block is the program's output.
+- A document's blocks run in order in a folder that holds `play.txt` and `held.txt`. Training commands run with a small
+  shape and few steps. An example of output may leave out lines (`…`). Lines with times are not compared.
+- `<!-- not run: REASON -->` before a block states why the block cannot run here. Its commands must still parse.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")),
 ]
-# Why a block is not run, and how many there are: another one needs a reason that is looked at.
+# Number of blocks that are not run, by reason. A change of the blocks must change this number, so that it is reviewed.
 NOT_RUN = {"browser": 5, "needs SmolLM2": 8, "needs torch": 2, "network": 5, "server": 16, "setup": 2, "time": 12}
 FENCE = re.compile(r"(?:<!-- not run: ([\w ]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = "--n-layer 1 --n-head 1 --n-embd 16 --context 16 --batch 2 --eval-tokens 64 --sample-tokens 8".split()
@@ -53,7 +52,7 @@ class Block:
 
 
 def blocks(path: Path) -> list[Block]:
-    """Returns the fenced blocks of a document; a block without a language is what the block before it prints."""
+    """Returns the fenced blocks of a document. A block without a language is the output of the Python block above."""
     text, found = path.read_text(encoding="utf-8"), list[Block]()
     for match in FENCE.finditer(text):
         reason, language, body = match[1] or "", match[2], match[3]
@@ -66,7 +65,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def commands(block: Block) -> Iterator[tuple[list[str], str]]:
-    """Yields the words of each command of a block, and what the document shows of its output."""
+    """Yields the words of each command of a block, and the output that the document shows for the command."""
     text = block.text.replace("\\\n", " ")
     if block.language == "sh":
         for line in text.splitlines():
@@ -85,7 +84,7 @@ def check_make(words: list[str]) -> None:
 
 
 def parses(words: list[str]) -> None:
-    """Asserts that a command which is not run here exists with its options."""
+    """Asserts that a command that is not run here exists and has these options."""
     if words[0] == "make":
         check_make(words)
     elif words[0] == "glgpt":
@@ -93,7 +92,7 @@ def parses(words: list[str]) -> None:
 
 
 def smaller(words: list[str]) -> list[str]:
-    """Returns the words of a command that does less: a small shape, few steps, two pictures, a score of few tokens."""
+    """Returns a command's words, changed to do less: a small shape, few steps, two pictures, a score of few tokens."""
     if words[1] == "dump" and "--layers" not in words:
         return [*words, "--layers", "1", "--heads", "0-1"]
     if words[1] == "eval" and "--suite" in words and "--tokens" not in words:
@@ -104,7 +103,7 @@ def smaller(words: list[str]) -> list[str]:
 
 
 def less(code: str) -> str:
-    """Returns a block of Python that trains a small shape for few steps."""
+    """Returns a block of Python, changed to train a small shape for few steps."""
     code = code.replace(
         'preset="nano"', 'preset="nano", n_layer=1, n_head=1, n_embd=16, context=16, batch=2, eval_tokens=64'
     )
@@ -113,7 +112,7 @@ def less(code: str) -> str:
 
 
 def shown(expected: str, printed: str) -> None:
-    """Asserts that the lines of an example are in what was printed, but for those with times."""
+    """Asserts that the lines of an example, except lines with times, are in the printed text."""
     for line in expected.splitlines():
         if line.strip() not in ("", "…") and not TIMED.search(line):
             assert line.rstrip() in [real.rstrip() for real in printed.splitlines()], f"{line!r} is not in:\n{printed}"
@@ -139,7 +138,7 @@ def execute(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_commands_and_blocks_of_a_document_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reader copies a command or a block that does not work, or prints something else."""
+    """Fails if a command or a block that a reader may copy does not work, or prints something else."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "play.txt").write_text(TEXT[:20_000], encoding="utf-8")
     (tmp_path / "held.txt").write_text(TEXT[:600], encoding="utf-8")
@@ -158,7 +157,7 @@ def test_the_commands_and_blocks_of_a_document_run(
 
 
 def test_blocks_that_do_not_run_are_counted() -> None:
-    """A block is excused without anyone looking at it."""
+    """Fails if a block is excused from running without a change of `NOT_RUN`, or the mark of a block is misplaced."""
     marked = Counter(block.not_run for path in {*DOCUMENTS} for block in blocks(path) if block.not_run)
     assert dict(marked) == NOT_RUN
     for path in DOCUMENTS:
@@ -169,7 +168,7 @@ def test_blocks_that_do_not_run_are_counted() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted({*DOCUMENTS}), ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_named_in_a_document_exist(path: Path) -> None:
-    """A document names a command that argparse refuses: an option that was renamed."""
+    """Fails if a document names a command with an option that does not exist, such as a renamed one."""
     for span in re.findall(r"`(glgpt [^`…\n]+)`", path.read_text(encoding="utf-8")):
         names = re.findall(r"(?<![\w-])--[a-z][\w-]*", span)
         with contextlib.suppress(ValueError):
@@ -183,7 +182,7 @@ def subcommands(parser: Any) -> dict[str, Any]:
 
 
 def check_options(words: list[str], names: list[str]) -> None:
-    """Asserts that a command, which may have subcommands, has these options."""
+    """Asserts that a command or its subcommand has these options."""
     parser: Any = build_parser()
     for word in words:
         if word not in subcommands(parser):
@@ -207,11 +206,11 @@ def test_the_readme_is_short_and_shows_python_early() -> None:
 
 
 def test_the_python_reference_is_whole() -> None:
-    """A public name that the reference lacks."""
+    """Fails if the reference lacks a public name."""
     named = re.findall(
         r"^::: glgpt\.(\w+)$", (ROOT / "docs/reference/python.md").read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert sorted([*named, "GPT2"]) == sorted(glgpt.__all__)  # an alias of LanguageModel, described there
+    assert sorted([*named, "GPT2"]) == sorted(glgpt.__all__)  # GPT2 is described as an alias of LanguageModel
 
 
 def test_the_reference_has_every_command() -> None:

@@ -20,7 +20,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def run(name: str, *args: str, folder: Path) -> str:
-    """Runs an example and returns its output; it must succeed, with nothing but progress on stderr."""
+    """Runs an example and returns its output. Fails if the example fails, or stderr has a traceback or a warning."""
     found = subprocess.run(
         [sys.executable, ROOT / "examples" / name, *args],
         cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
@@ -49,12 +49,12 @@ def test_generate(tmp_path: Path) -> None:
 def test_logit_lens(tmp_path: Path) -> None:
     lines = run("logit_lens.py", "ROMEO:\nIs it", "--top", "2", folder=tmp_path).splitlines()
     assert [line.split()[0] for line in lines] == ["embed", *(f"h.{i}.resid_post" for i in range(6))]
-    assert lines[-1].split()[1] == "·not"  # the next token of greedy decoding
+    assert lines[-1].split()[1] == "·not"  # the next greedy token
 
 
 @pytest.mark.slow
 def test_logit_lens_of_a_llama(tmp_path: Path) -> None:
-    """Uses the names of Llama's weights and its last norm, which differ from GPT-2's."""
+    """Fails if the example uses GPT-2's names of the weights or GPT-2's last norm for a Llama."""
     config = LlamaConfig(1024, 64, 32, 2, 4, 2, 40)
     folder = RandomCheckpoint(config).save(tmp_path / "llama")
     for file in ("vocab.json", "merges.txt"):

@@ -1,4 +1,4 @@
-"""The files in examples/operation use only options that the commands have."""
+"""Tests that the files in examples/operation use only options that the commands have."""
 
 from __future__ import annotations
 

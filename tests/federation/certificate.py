@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Returns the paths of a self-signed certificate for 127.0.0.1 and of its key."""
+    """Writes a self-signed certificate for 127.0.0.1. Returns the paths of the certificate and of its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""Fixtures based on `fake_session`."""
+"""Provides fixtures based on `fake_session`."""
 
 from __future__ import annotations
 

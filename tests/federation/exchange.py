@@ -65,11 +65,11 @@ def main() -> None:
         number, step, at = said.get()
         steps.setdefault(number, []).append((step, at))
     shares = []
-    for number in range(2, args.rounds + 1):  # from the last step of a round to the last step of the next
+    for number in range(2, args.rounds + 1):  # a round lasts from the previous round's last step to its own
         ended = max(at for _, at in steps[number])
         whole = ended - max(at for _, at in steps[number - 1])
         first = min(at for step, at in steps[number] if step == 1)
-        trained = (ended - first) * args.local_steps / (args.local_steps - 1)  # its first step had started earlier
+        trained = (ended - first) * args.local_steps / (args.local_steps - 1)  # `first` is the end of step 1
         shares.append({"seconds": round(whole, 2), "share": round(1 - trained / whole, 4)})
     share = round(statistics.median(one["share"] for one in shares), 4)
     print(json.dumps(vars(args) | {"text": Path(args.text).name, "rounds_timed": shares, "share": share}))

@@ -1,10 +1,10 @@
-"""Kills a federation's processes at random moments and measures the cost of each kill: see docs/design/performance.md.
+"""Kills a federation's processes at random moments and measures what each kill costs: see docs/design/performance.md.
 
     python tests/federation/kills.py [--count 20] [--only superlink,serve] [--seed 0] [--away 90]
 
 Runs one session per process name. The process gets SIGKILL at random moments, with an undisturbed round between two
 kills for comparison. Prints a JSON line per session. Exits with 1 if a session did not finish or an update was lost.
-`--away` stops SuperLink for this many seconds (SIGSTOP) before it is killed.
+`--away` stops SuperLink for this many seconds (SIGSTOP) before the kill, and tests only SuperLink.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from glgpt.system.files import data_path  # noqa: E402
 
 PROCESSES = ("superlink", "gateway", "superexec", "serverapp", "serve")
 SMALL = ("--tokenizer", "bytes", "--batch", "2", "--eval-tokens", "512", "--no-page", "--device", "software")
-REPEATS = ("serverapp", "superlink", "serve")  # their kill may end the ServerApp, which then repeats the round
+REPEATS = ("serverapp", "superlink", "serve")  # killing these may end the ServerApp, which then repeats the round
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def session(
         if what == "serve":
             os.kill(host.process.pid, signal.SIGKILL)
             host.process.wait()
-            watch.host = host = start(*serve)  # the same command
+            watch.host = host = start(*serve)  # starts the same command again
         elif away:
             stop_for(pid_of(run, what), away)
         else:
@@ -95,11 +95,11 @@ class Watch:
         self.host = host
 
     def next_round(self) -> float:
-        """Waits until another round is done. Returns the seconds since the last one."""
+        """Waits until another round is done. Returns the seconds since the previous round was done."""
         before, end = self.at, time.monotonic() + TIMEOUT_S
         while self._done() == self.done:
             assert time.monotonic() < end, f"no round after {self.done} within {TIMEOUT_S:g} s"
-            assert not self.host.process.poll(), self.host.errors  # it must not fail
+            assert not self.host.process.poll(), self.host.errors  # `serve` must not fail
             time.sleep(0.05)
         self.done, self.at = self._done(), time.monotonic()
         return self.at - before
@@ -124,14 +124,14 @@ def kill(run: Path, what: str) -> None:
 
 
 def stop_for(pid: int, seconds: float) -> None:
-    """Stops a process for some seconds, then kills it."""
+    """Stops a process for this many seconds, then kills it."""
     os.kill(pid, signal.SIGSTOP)
     time.sleep(seconds)
     os.kill(pid, signal.SIGKILL)
 
 
 def wrongs(run: Path, rounds: int, what: str, joined: list[Command]) -> list[str]:
-    """Returns the failures: missing rounds, lost accepted updates, clients that gave up."""
+    """Returns the failures: missing rounds, rounds without both updates, clients that gave up or trained twice."""
     notes = [json.loads(line) for line in (run / "federation" / "rounds.jsonl").read_text().splitlines()]
     counted = [note for note in notes if "clients" in note]
     found = [f"round {n} is missing" for n in range(1, rounds + 1) if n not in {note["round"] for note in counted}]

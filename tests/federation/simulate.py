@@ -5,7 +5,8 @@ The results are in docs/design/performance.md.
     python tests/federation/simulate.py TEXT --clients 100 --asked 10 --drop 0.3 --local-steps 10 --steps 1000
 
 Every client draws its own windows with `rules.shard_starts`, retains its AdamW moments, and may drop out of a round.
-For comparison the script trains centrally: for as many steps (what one client would see), and on as many tokens.
+For comparison the script also trains centrally, once for as many steps as one client takes, and once on as many tokens
+as all clients see.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
 
 
 class Study:
-    """One model on one device that acts as every client, one after another."""
+    """Runs every client in sequence, with one model on one device."""
 
     def __init__(self, args: argparse.Namespace, train: Any, held: Any) -> None:
         self.args, self.train, self.held = args, train, held
@@ -78,7 +79,7 @@ class Study:
         return trainer.evaluate(*windows(self.held, first, self.s.context))
 
     def central(self, batch: int | None = None) -> float:
-        """Trains for as many optimizer steps as one client of the federation takes."""
+        """Trains for as many optimizer steps as a client takes. Returns the validation loss."""
         s = self.s
         with self.trainer(batch or s.batch) as trainer:
             for step in range(1, s.steps + 1):
@@ -88,7 +89,7 @@ class Study:
             return self.judged(trainer)
 
     def tokens(self) -> float:
-        """Trains on as many tokens as all clients see together, with a larger batch and the same number of steps."""
+        """Trains on as many tokens as all clients see, with a larger batch and the same steps. Returns the loss."""
         return self.central(self.s.batch * max(1, round(self.args.asked * (1 - self.args.drop))))
 
     def federated(self) -> float:

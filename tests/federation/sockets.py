@@ -1,10 +1,10 @@
-"""Measures what many sockets cost a gateway in memory and processor time: see docs/design/performance.md.
+"""Measures the memory and processor time that many sockets cost a gateway: see docs/design/performance.md.
 
     python tests/federation/sockets.py [--clients 100] [--rounds 3] [--whole] [--at-once]
 
-All clients of a nano model (0.83 M parameters) are connected at once, each with a change in f16 per round. The gateway
-is a separate process with a substitute for Flower. 100 updates exceed 256 MiB, so that it streams their mean, unless
-`--whole` is given. Prints a JSON line.
+All clients of a nano model (0.83 M parameters) are connected at once, and each sends one f16 change per round. The
+gateway is a separate process with a substitute for Flower. 100 updates exceed 256 MiB, so the gateway streams their
+mean unless `--whole` is given. Prints a JSON line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from glgpt.training.settings import settings_for  # noqa: E402
 
 
 def gateway(run: str, clients: int, rounds: int, whole: bool, pipe: Any) -> None:
-    """Runs the gateway's process. Sends its address and an invitation, then its measurements."""
+    """Runs a gateway in a separate process. Sends its address, an invitation and the session, then its measurements."""
     settings = settings_for("nano", None, {"tokenizer": "bytes"})
     terms = {"rounds": rounds, "quorum": clients, "shards": clients, "members": clients, "dtype": "f16"}
     config = settings.model_config(256)
@@ -42,21 +42,21 @@ def gateway(run: str, clients: int, rounds: int, whole: bool, pipe: Any) -> None
         if whole:
             host.gateway.rounds.most_held = 1 << 40
         pipe.send((host.address, host.gateway.invitations.create(), host.gateway.session))
-        pipe.recv()  # all rounds are done
+        pipe.recv()  # waits until all rounds are done
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     pipe.send({"most_mb": round(used.ru_maxrss / 1000), "before_mb": round(before.ru_maxrss / 1000), "cpu_s": cpu})
 
 
 class There:
-    """The attributes of a gateway in another process that a `Peer` uses."""
+    """Has the attributes of a gateway that a `Peer` uses. The gateway is in another process."""
 
     def __init__(self, address: str, session: Any) -> None:
         self.address, self.gateway = address, type("Gateway", (), {"session": session})
 
 
 def train(peer: Peer) -> float:
-    """Receives a round. Returns the seconds until its update was sent and accepted."""
+    """Receives a round and answers it. Returns the seconds from receiving the round until the update was accepted."""
     round_ = peer.next("round", 120)
     began = time.perf_counter()
     assert peer.train(round_, round_["parameters"] + 1e-3)["type"] == "accepted"
@@ -75,7 +75,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         terms = (str(Path(folder) / "run"), args.clients, args.rounds, args.whole, there)
         process = multiprocessing.get_context("spawn").Process(target=gateway, args=terms)
-        os.environ["MALLOC_ARENA_MAX"] = "2"  # as `serve` starts it
+        os.environ["MALLOC_ARENA_MAX"] = "2"  # as `serve` sets it for its gateways
         process.start()
         address, token, session = here.recv()
         peers = [Peer(There(address, session), token) for _ in range(args.clients)]

@@ -1,4 +1,4 @@
-"""Tests what the gateway serves for the dashboard. tests/browser/test_dashboard.py tests the dashboard itself."""
+"""Tests the gateway's responses to the dashboard. tests/browser/test_dashboard.py tests the dashboard itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUILD_IT = "the dashboard is not built; run `make viewer` in the checkout, or in
 
 @pytest.fixture
 def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Replaces viewer/dist by an empty folder."""
+    """Replaces viewer/dist with an empty folder."""
     monkeypatch.setattr(built, "data_path", lambda name: tmp_path / name)
     return tmp_path / "viewer/dist"
 

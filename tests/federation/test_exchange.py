@@ -32,7 +32,7 @@ from glgpt.training.events import TrainingCallbacks
 
 GATEWAY, NODE = 1, 99
 PARAMETERS = np.zeros(4, np.float32)
-FAILED = 2  # Flower's code of a ClientApp that raised
+FAILED = 2  # Flower's error code for a ClientApp that raised an exception
 
 
 def question(node: int) -> Any:
@@ -64,7 +64,7 @@ class Grid:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that only `sleep` advances."""
+    """Replaces time with a clock that only `sleep` advances."""
     now = SimpleNamespace(at=1000.0)
 
     def sleep(seconds: float) -> None:
@@ -76,7 +76,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_gateway_that_lost_its_message_is_asked_again(clock: SimpleNamespace) -> None:
-    """Also after it was offline for long. The interval doubles each time."""
+    """Also fails if a gateway that was long offline is not asked, or if the interval does not double each time."""
     grid = Grid(lambda _, since: clock.at > 1030 and since > 2, lambda: clock.at)
     found = exchange(grid, lambda: [question(GATEWAY)] if not 1005 < clock.at < 1025 else [])
     times = [at - 1000 for _, at in grid.sent]
@@ -95,7 +95,7 @@ def test_a_gateway_that_says_it_was_away_is_asked_again(clock: SimpleNamespace) 
 
 
 def test_a_supernode_has_its_time_and_no_more() -> None:
-    """A supernode that hangs in the middle of its reply delays no other one, and is not asked again until it ends."""
+    """Fails if a supernode that hangs in the middle of its reply delays others, or is sent work before it ends."""
     hangs = threading.Event()
 
     def answer(node: int, _: float) -> Any:
@@ -112,7 +112,7 @@ def test_a_supernode_has_its_time_and_no_more() -> None:
     assert nodes.free([2, 3, 4, NODE]) == [2, 3, 4]
     hangs.set()
     nodes.answers(began + 30)
-    assert len(found) == 2  # a late reply has no effect
+    assert len(found) == 2  # the late reply has no effect
     assert nodes.free([2, NODE]) == [2, NODE]
     nodes.ask([question(2)])
     assert [q.metadata.dst_node_id for q, _ in nodes.answers(time.monotonic() + 30)] == [2]
@@ -171,7 +171,7 @@ def test_a_supernode_that_failed_says_why(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_an_unlisted_strategy_trains_nothing(tmp_path: Path) -> None:
-    """Regression: the ServerApp trained with DiLoCo, and `begin` made a folder before it refused."""
+    """Regression: the ServerApp trained with DiLoCo instead, and `begin` made a folder before it refused the name."""
     with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):
         strategy_of(make_session().model_copy(update={"strategy": "fedprox"}))
     with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):

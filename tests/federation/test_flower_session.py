@@ -51,7 +51,7 @@ def serve(commands: Any, run: Path, *more: str) -> Command:
 
 @pytest.fixture
 def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes all commands choose the same kernel, even on a machine that is too busy to store a probe's result."""
+    """Makes all commands choose the same kernel, even if the machine is too busy to store a probe's result."""
     from glgpt.models.families.gpt2 import GPT2Config
     from glgpt.training.trainer import Trainer
     from glgpt.tuning import kernel_selection
@@ -87,7 +87,7 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
         "--warmup",
         "1",
     )
-    second = commands("serve", "--out", str(tmp_path / "run"), "--port", "0")  # it does not affect the first one
+    second = commands("serve", "--out", str(tmp_path / "run"), "--port", "0")  # must not affect `host`
     assert second.process.wait(TIMEOUT_S) == 2
     assert "is being served by another process" in "".join(second.errors)
     join = commands("join", host.events("ready")[0]["desktop"], "--device", "software")
@@ -103,7 +103,7 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
 
 
 def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
-    """Links use https. A desktop that trusts the certificate trains, and another one reports why it cannot."""
+    """Fails if links do not use https, or a desktop that does not trust the certificate does not report that."""
     cert, key = certificate(tmp_path)
     terms = ("--rounds", "1", "--local-steps", "1", "--tls-cert", str(cert), "--tls-key", str(key))
     host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
@@ -122,7 +122,7 @@ def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
 @pytest.mark.soak
 @pytest.mark.parametrize("quorum", [1, 2])
 def test_two_gateways_train_one_model(tmp_path, play, commands, quorum):
-    """Each is a Flower node. One without devices delays no round, unless the quorum needs more updates."""
+    """Fails if a gateway without devices delays a round although the quorum needs no more updates."""
     terms = ("--rounds", "100", "--local-steps", "1", "--gateways", "2", "--quorum", str(quorum), "--grace", "1")
     host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
     (ready,) = host.events("ready")
@@ -151,7 +151,7 @@ def test_a_killed_process_ends_no_session(tmp_path, commands, what):
 
 
 def test_a_strategy_of_flowers_sees_every_client(tmp_path):
-    """Passes the sites' expanded replies through each strategy. One client's update is invalid."""
+    """Passes a site's expanded replies through each strategy. Two of the five updates are invalid."""
     import numpy as np
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
@@ -223,7 +223,7 @@ def test_a_round_whose_mean_is_not_finite_leaves_the_weights(tmp_path):
 
 
 def test_an_answer_that_was_half_sent_is_completed(tmp_path):
-    """Regression: a killed gateway did not send all objects, and the ServerApp waited three minutes for them."""
+    """Regression: a killed gateway left objects unsent, and the ServerApp waited three minutes for them."""
     import numpy as np
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.proto.message_pb2 import PushObjectResponse
@@ -237,7 +237,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
     task = message_to_proto(asked).SerializeToString()
 
     class Client:
-        """Answers as SuperLink does on the first attempt, and after the ServerApp has accepted the message."""
+        """Answers as SuperLink does: on the first attempt (`objects`), or after the ServerApp has the message."""
 
         def __init__(self, objects: bool) -> None:
             self.objects, self.messages, self.pushed = objects, [], []
@@ -270,7 +270,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
 
 
 def test_noise_is_what_was_asked_for(tmp_path):
-    """Tests Flower's wrapper on a site's updates: its noise, and a mean that is not weighted by tokens."""
+    """Tests Flower's wrapper on a site's updates: the amount of noise, and a mean without weights for tokens."""
     import numpy as np
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
@@ -300,11 +300,11 @@ def test_noise_is_what_was_asked_for(tmp_path):
 
 
 def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypatch):
-    """Regression: it grew by 182 MB for a round of 11 M parameters, and never shrank."""
+    """Regression: the database grew by 182 MB for a round of 11 M parameters, and never shrank."""
     from glgpt.federation.flower import processes
 
     database = tmp_path / "superlink.sqlite"
-    processes.shrink_database(database)  # before SuperLink first starts
+    processes.shrink_database(database)  # the file does not exist before SuperLink's first start
     superlink = sqlite3.connect(database, isolation_level=None)
     superlink.execute("PRAGMA journal_mode = WAL")
     superlink.execute("CREATE TABLE objects (content BLOB)")
@@ -320,7 +320,7 @@ def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypat
 
     take_round()
     processes.trim_database(database)
-    assert size() > 4_000_000  # too little to be trimmed
+    assert size() > 4_000_000  # the free space is too small to be trimmed
     monkeypatch.setattr(processes, "MAX_FREE_BYTES", 1 << 20)
     for _ in range(3):
         take_round()
@@ -332,7 +332,7 @@ def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypat
     assert size() < 100_000
     assert sqlite3.connect(database).execute("SELECT id FROM node").fetchall() == [(7,)]
     database.write_bytes(b"damaged" * 1000)
-    processes.shrink_database(database)  # a broken database is for SuperLink to report
+    processes.shrink_database(database)  # leaves the error about a damaged database to SuperLink
 
 
 def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[bytes]:
@@ -349,7 +349,7 @@ def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[byt
 
 @pytest.mark.soak
 def test_a_supernode_of_ones_own_trains_beside_the_gateway(tmp_path, play, commands):
-    """It trains on its own text. One without a text delays no other."""
+    """Fails if the supernode does not train on its own text, or a supernode without a text delays other nodes."""
     (port,) = (place.port for place in places(Place(port=0), (), 1))
     terms = ("--rounds", "1000", "--local-steps", "1", "--grace", "1", "--fleet-port", str(port))
     host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
@@ -369,7 +369,7 @@ def test_a_supernode_of_ones_own_trains_beside_the_gateway(tmp_path, play, comma
 
     try:
         (both, *_) = host.wait(together)
-        host.wait(refused)  # the nodes start in any order, and this one may be seconds late
+        host.wait(refused)  # the node without a text may start seconds later
     finally:
         for node in nodes:
             node.terminate()

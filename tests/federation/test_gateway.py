@@ -80,7 +80,7 @@ def test_another_page_may_not_connect(served):
 
 
 def asked(host: Any) -> tuple[Peer, str, str, Any]:
-    """Returns a client with a round to train, its invitation, its resume key, and the round."""
+    """Returns a client, its invitation, its resume key, and the round that it has to train."""
     token = host.gateway.invitations.create()
     peer = Peer(host, token)
     key = peer.next("welcome")["resume"]
@@ -88,7 +88,7 @@ def asked(host: Any) -> tuple[Peer, str, str, Any]:
 
 
 def announced(host: Any) -> tuple[Peer, str, str, dict[str, Any], bytes]:
-    """Like `asked`, with an update that the gateway is ready to receive, and its bytes."""
+    """Returns a client, its invitation, its resume key, an update that the gateway expects, and the update's bytes."""
     peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
     peer.say(update)
@@ -100,7 +100,7 @@ def test_an_upload_resumes_where_it_stopped(served):
     host = served(quorum=1, rounds=1)
     peer, token, key, round_ = asked(host)
     update, data = peer.update(round_, round_["parameters"] + 1)
-    assert len(data) < protocol.MAX_FRAME_BYTES  # one frame: an interrupted one is sent again from its start
+    assert len(data) < protocol.MAX_FRAME_BYTES  # a single frame, which is sent again from its start
     peer.say(update)
     assert peer.next("ready")["have"] == 0
     peer.socket.close()
@@ -127,7 +127,7 @@ def test_frames_that_came_are_not_sent_again(served, monkeypatch):
 
 
 def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypatch):
-    """A round is offered before it is on disk, so that a fast device can send frames before that."""
+    """Fails if the gateway drops frames of a fast device while it still writes the round to disk."""
     from glgpt.federation.rounds.rounds import Rounds
 
     keep_open, acknowledged, kept = Rounds.keep_open, threading.Event(), threading.Event()
@@ -201,7 +201,7 @@ def test_a_poisoned_client_ends_nothing(served, bad):
 
 
 def test_a_client_that_does_not_read_gets_no_more_than_buffers_hold(served):
-    """Regression: the process buffered everything that was sent to clients that read slowly or not at all."""
+    """Regression: the gateway buffered everything for clients that read slowly or not at all."""
     config = make_session().settings.model_config(256)
     wide = dataclasses.replace(config, n_embd=256, n_positions=1 << 15)
     host = served(config=wide.fields(), parameters=wide.parameter_count, quorum=1)
@@ -211,7 +211,7 @@ def test_a_client_that_does_not_read_gets_no_more_than_buffers_hold(served):
     member = next(c.member for c in host.gateway.sockets.clients if c.member.bytes_out < whole)
     time.sleep(0.5)
     assert 0 < member.bytes_out < whole / 2
-    assert len(lazy.next("round")["parameters"]) == wide.parameter_count  # after it reads again, it receives the rest
+    assert len(lazy.next("round")["parameters"]) == wide.parameter_count  # a client that reads again receives the rest
 
 
 def test_a_stale_update_is_answered_with_the_current_weights(served):
@@ -268,7 +268,7 @@ def test_rest_wants_the_right_token(served):
     assert call(f"v1/invitations/{made['digest']}", boss, "DELETE").status_code == 200
     assert call("v1/session", made["token"]).status_code == 401
     (host.gateway.files.run / "config.json").write_text("{}")
-    with zipfile.ZipFile(io.BytesIO(call("v1/model", boss).content)) as archive:  # for `generate --model`
+    with zipfile.ZipFile(io.BytesIO(call("v1/model", boss).content)) as archive:  # a folder for `generate --model`
         assert archive.namelist() == ["model/config.json", "model/vocab.json"]
     peer = Peer(host, member, name="<b>me</b>")
     peer.next("welcome")
@@ -279,14 +279,14 @@ def test_rest_wants_the_right_token(served):
     assert call("v1/members/7", boss, "DELETE").status_code == 404
     for path in ("v1/control/list-runs", "v1/runtime/pull-messages", "v1/fleet/pull-messages", "../secret"):
         assert call(path, boss, "POST").status_code in (404, 405), path
-    assert call("", "").status_code == 200  # the dashboard
+    assert call("", "").status_code == 200  # the dashboard's page needs no token
     assert "default-src 'self'" in call("", "").headers["content-security-policy"]
     ids = np.frombuffer(call("v1/session/text", member).content, "<u4")
     assert len(ids) == 500
 
 
 def test_the_text_is_sent_from_its_file_a_few_times_at_once(served, monkeypatch):
-    """Fails if each request copies the text, or a client's requests are unbounded."""
+    """Fails if each request copies the text, or a client may send any number of requests at once."""
     host = served()
     ids = np.arange(3_000_000, dtype=np.uint16)
     np.save(host.gateway.files.ids, ids)
@@ -348,7 +348,7 @@ def test_who_leaves_at_once_is_not_waited_for(served):
     host = served()
     token = host.gateway.invitations.create()
     for _ in range(8):
-        Peer(host, token, resume="").socket.socket.close()  # without a close frame, while the gateway is sending
+        Peer(host, token, resume="").socket.socket.close()  # no close frame; the gateway is sending
     sockets, members = host.gateway.sockets, host.gateway.rounds.members
     wait(lambda: not sockets.clients and all(member.connections == 0 for member in members.values()))
     wait(lambda: not sockets._of_address["127.0.0.1"])

@@ -1,4 +1,4 @@
-"""Tests hostile clients and hosts over real sockets: none ends a session, fills the memory or learns a secret."""
+"""Tests hostile clients and hosts over real sockets: none can end a session, fill the memory or read a secret."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def test_a_claim_beyond_what_a_round_gives_is_rejected(served):
-    """Regression: a loss of 1e308 made the round's loss infinite, which JSON cannot hold, and the session hung."""
+    """Regression: a loss of 1e308 made the round's loss infinite. JSON cannot hold infinity, and the session hung."""
     host = served(rounds=1, quorum=1, grace=0.2)
     token = host.gateway.invitations.create()
     evil, good = Peer(host, token), Peer(host, token)
@@ -81,7 +81,7 @@ def test_a_full_disk_ends_nothing(served, monkeypatch):
 
 
 def test_half_open_requests_keep_no_one_out(served):
-    """Regression: 1,100 of them used up the gateway's descriptors; no client could join, and `_news` failed."""
+    """Regression: 1,100 half-open requests used up the file descriptors: no client could join, and `_news` failed."""
     from glgpt.page.connections import Limits
 
     host = served(Limits(total=64, address=40, request=1.5), quorum=1, rounds=1)
@@ -91,7 +91,7 @@ def test_half_open_requests_keep_no_one_out(served):
         half.sendall(b"GET /v1/socket HTTP/1.1\r\nHost: x\r\n")
     peer = Peer(host, host.gateway.invitations.create())
     round_ = peer.next("round")
-    wait(lambda: len(host.connections) == 1, 15)  # the WebSocket is not closed by the request deadline
+    wait(lambda: len(host.connections) == 1, 15)  # the request deadline does not close the WebSocket
     assert peer.train(round_, round_["parameters"] + 1)["type"] == "accepted"
     assert "done" in peer.next("closed")["why"]
     peer.socket.close()
@@ -101,7 +101,7 @@ def test_half_open_requests_keep_no_one_out(served):
 
 
 def test_a_handshake_that_stops_is_closed_in_time(tmp_path):
-    """A limit that starts with the request would not apply to these."""
+    """Fails if only requests have a deadline: a TLS handshake that stops never becomes a request."""
     from glgpt.page.connections import Limits
 
     cert, key = certificate(tmp_path)
@@ -171,7 +171,7 @@ def test_a_large_log_is_rotated_while_a_process_appends(tmp_path, monkeypatch):
 
 
 def test_a_revoked_invitation_closes_its_sockets(served):
-    """Regression: members that had joined with it stayed, and their resume keys still gave access to the text."""
+    """Regression: members who had joined with the invitation stayed, and their keys still gave access to the text."""
     host = served()
     boss = {"Authorization": f"Bearer {host.gateway.invitations.create(kind='host')}"}
     bad, good = host.gateway.invitations.create(), host.gateway.invitations.create()
@@ -212,7 +212,7 @@ def raw(host, **more):
 
 
 def test_a_first_message_of_bytes_is_refused(served, caplog):
-    """Regression: it caused a traceback in the log, even without a token."""
+    """Regression: such a message logged a traceback, even without a token."""
     host = served()
     for first in (b"bytes", b"", "", "[" * 50_000, '{"type": "ping", "n": 1}', "é" * 200):
         socket_ = raw(host)
@@ -246,7 +246,7 @@ def test_frames_that_no_update_announced_close_the_socket(served, monkeypatch):
     update, data = more.update(round_, round_["parameters"] + 1)
     more.say(update)
     more.next("ready")
-    other.socket.send(data[:1000])  # announced by another socket
+    other.socket.send(data[:1000])  # `more`, not this socket, has announced the update
     assert other.closed()[0] == 4413
     for frame in protocol.frames(data):
         more.socket.send(frame)
@@ -272,7 +272,7 @@ def test_frames_of_an_update_that_was_turned_away_meanwhile_are_dropped(served, 
 
 
 def test_an_update_that_two_sockets_finish_counts_once(served, monkeypatch):
-    """Regression: after waiting, the first socket deleted what had become another upload."""
+    """Regression: after waiting, the first socket deleted the upload that had replaced its own."""
     from glgpt.federation.gateway.connection import Client
 
     host = served(quorum=1, rounds=1)
@@ -299,7 +299,7 @@ def test_an_update_that_two_sockets_finish_counts_once(served, monkeypatch):
     assert second.next("accepted")["attempt"] == update["attempt"]
     assert first.next("ack")["have"] == 1
     first.say({"type": "ping", "n": 7})
-    assert first.next("pong")["n"] == 7  # its socket is still open
+    assert first.next("pong")["n"] == 7  # the first socket is still open
 
 
 def test_a_claim_of_thousands_of_digits_is_not_repeated(served):
@@ -316,7 +316,7 @@ def test_a_claim_of_thousands_of_digits_is_not_repeated(served):
 
 
 def test_a_long_session_fits_a_message(served):
-    """Desktops close a socket after a message of more than 1 MiB. With its devices, each line takes kilobytes."""
+    """Fails if the message has the devices of every round: desktops close the socket after more than 1 MiB."""
     host = served(rounds=900)
     device = {"member": 1, "name": "n" * 40, "tokens": 1, "steps": 1, "loss": 1.0, "norm": 1.0, "said": "accepted"}
     line = {"clients": 100, "loss": 2.0, "devices": [device] * 20, "step": 1, "sample": "s" * 1000}
@@ -331,7 +331,7 @@ def test_a_long_session_fits_a_message(served):
 
 
 def test_a_dashboards_link_works_once(served):
-    """Regression: its token stayed in the browser's history and was valid for ten years."""
+    """Regression: the link's token stayed in the browser's history and was valid for ten years."""
     host = served()
     link = host.gateway.invitations.create(kind=HOST_LINK)
 
@@ -343,7 +343,7 @@ def test_a_dashboards_link_works_once(served):
     assert made.status_code == 201
     token = made.json()["token"]
     assert call(token).status_code == 200
-    assert call(link).status_code == call(link, "POST", "v1/host/token").status_code == 401  # from the history
+    assert call(link).status_code == call(link, "POST", "v1/host/token").status_code == 401  # a link from the history
     other = call(token, "POST", "v1/host/link").json()["token"]
     assert call(call(other, "POST", "v1/host/token").json()["token"]).status_code == 200
     last = call(token, "POST", "v1/host/link", json={"rotate": True}).json()["token"]
@@ -363,7 +363,7 @@ def test_each_start_ends_the_token_of_the_last_one(tmp_path):
     path = files.folder / "host.json"
     assert path.stat().st_mode & 0o777 == 0o600
     own = json.loads(path.read_text())["gateways"][0]["token"]
-    assert own not in str(first)  # the link has another token
+    assert own not in str(first)  # the dashboard's link has another token
     files.invitations().check(own, COMMANDS)
     supervisor.links()
     with pytest.raises(GlgptError):

@@ -1,4 +1,4 @@
-"""Tests a desktop that joins a hostile host: it reveals no other host's key, and limits what it accepts."""
+"""Tests a desktop that joins a hostile host: the desktop reveals no other host's key and limits what it accepts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Worker:
 
 @pytest.fixture
 def joined(monkeypatch, tmp_path) -> Callable[..., Any]:
-    """joined(host, name) returns a client of a gateway and the states that it showed."""
+    """joined(host, name) returns a client of a gateway, and lists of the states and answers that it reports."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(join, "Worker", Worker)
 
@@ -58,7 +58,7 @@ def joined(monkeypatch, tmp_path) -> Callable[..., Any]:
 
 
 def welcomed(found: Any) -> Any:
-    """Runs a client until it is admitted."""
+    """Runs a client until it is admitted, then stops it."""
     entered = threading.Event()
     found.client.hooks.on_state = lambda text: (found.words.append(text), text.startswith("joined") and entered.set())
     thread = threading.Thread(target=found.client.run, daemon=True)
@@ -71,7 +71,7 @@ def welcomed(found: Any) -> Any:
 
 @pytest.fixture
 def gateways(tmp_path) -> Iterator[list[Any]]:
-    """Yields two hosts; the second one claims the first one's session."""
+    """Yields two hosts. The second host claims the session of the first."""
     files = [make_files(tmp_path / name) for name in ("honest", "hostile")]
     for one in files:
         (one.run / "vocab.json").write_text("{}")
@@ -81,7 +81,7 @@ def gateways(tmp_path) -> Iterator[list[Any]]:
 
 
 def test_a_host_gets_no_key_of_another_hosts_session(gateways, joined):
-    """Regression: a host received it by using the other session's id."""
+    """Regression: a host received the key by using the other session's id."""
     honest, hostile = gateways
     key = welcomed(joined(honest)).client.worker.slot.key
     back = joined(honest).client
@@ -167,7 +167,7 @@ def test_a_host_cannot_send_for_ever(endless, monkeypatch):
 def test_a_session_beyond_this_machines_memory_is_refused(gateways, joined, monkeypatch):
     honest = gateways[0]
     monkeypatch.setattr(host_module, "physical_memory", lambda: 100_000)
-    with pytest.raises(GlgptError, match=r"training its model of .* parameters takes .* this machine has"):
+    with pytest.raises(GlgptError, match=r"training its model of .* takes .* more than half of this machine's"):
         joined(honest)
     link = Link.parse(f"{honest.address}#{honest.gateway.invitations.create()}")
     with pytest.raises(GlgptError, match=r"text of 1,000,000,000 tokens takes 3.7 GiB.*join with your own text"):

@@ -1,4 +1,4 @@
-"""Tests what an operator uses of a gateway: health, metrics, logs, and a TLS proxy with a path in front of it."""
+"""Tests a gateway's operation: health, metrics, logs, and a TLS proxy with a path in front of the gateway."""
 
 from __future__ import annotations
 

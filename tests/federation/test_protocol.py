@@ -1,4 +1,4 @@
-"""Tests vectors as bytes, and the messages that a client may send."""
+"""Tests the encoding of vectors as bytes, and the messages that a client may send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glgpt.federation import protocol
 
 RNG = np.random.default_rng(3)
 BEFORE = RNG.normal(size=2500).astype(np.float32)
-AFTER = BEFORE + (RNG.normal(size=2500) * 1e-5).astype(np.float32)  # small changes: below f16's normal numbers
+AFTER = BEFORE + (RNG.normal(size=2500) * 1e-5).astype(np.float32)  # changes are smaller than f16's normal numbers
 
 
 @pytest.mark.parametrize(("dtype", "off"), [("exact", 0), ("f32", 2e-7), ("f16", 5e-4), ("int8", 8e-3)])
@@ -93,7 +93,7 @@ def test_a_message_is_read():
         protocol.parsed("[" * 5000)
 
 
-# viewer/test/exchange.test.ts has the same table: a page rounds to f16 as NumPy does.
+# viewer/test/exchange.test.ts has the same table, since a page must round to f16 as NumPy does.
 HALVES = [
     0.0,
     -0.0,

@@ -1,4 +1,4 @@
-"""Tests that a gateway sends what `replies` defines, from which the page's types are generated."""
+"""Tests that a gateway's messages match the definitions in `replies`. The page's types are generated from them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_messages_and_answers_are_as_defined(served):
     found = [peer.next("welcome"), round_ := peer.next("round")]
     found += [peer.train(round_, round_["parameters"] + np.float32(0.5)), peer.next("figures"), peer.next("state")]
     for message in found:
-        message.pop("parameters", None)  # of the test
+        message.pop("parameters", None)  # only `Peer` adds this field
         defined = definition(message["type"])
         assert set(message) <= set(get_type_hints(defined)), message["type"]
         TypeAdapter(defined).validate_json(json.dumps(message))
-        protocol.parsed_from_host(json.dumps(message))  # a desktop client's fields
+        protocol.parsed_from_host(json.dumps(message))  # a desktop client accepts it too
 
     def get(path: str, token: str) -> Any:
         return httpx.get(host.address + path, headers={"Authorization": f"Bearer {token}"}, trust_env=False).json()

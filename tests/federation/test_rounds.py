@@ -41,7 +41,7 @@ def test_a_round_ends_at_quorum_plus_grace(host, clock):
     h.send(b.member)
     clock.now += 1.9
     assert h.rounds.tick() == ""
-    clock.now += 0.2  # half of the grace: clients that still train should send what they have
+    clock.now += 0.2  # half of the grace has passed: clients that still train should send their change
     assert h.rounds.tick() == "wrap_up"
     assert h.rounds.tick() == ""
     clock.now += 2
@@ -164,7 +164,7 @@ def test_a_round_asked_for_again_keeps_what_came(host):
     a, b = h.join(), h.join()
     assert h.begin(task=b"first")
     h.send(a.member)
-    assert not h.begin(task=b"second")  # by a restarted ServerApp
+    assert not h.begin(task=b"second")  # a restarted ServerApp asks again
     h.send(b.member)
     assert h.rounds.tick() == "close"
     reply = h.rounds.reply()
@@ -213,7 +213,7 @@ def test_beyond_the_memory_the_mean_is_streamed(host):
     assert h.rounds.tick() == "close"
     reply = h.rounds.reply()
     assert reply.updates.shape == (1, len(h.before)) and reply.metrics["tokens"] == [96]
-    wanted = h.before + (0.1 * 16 + 0.2 * 32 + 0.3 * 48) / 96  # the median is 0.2: nothing is clipped
+    wanted = h.before + (0.1 * 16 + 0.2 * 32 + 0.3 * 48) / 96  # no change is clipped, since the median is 0.2
     assert np.abs(reply.updates[0] - wanted).max() < 1e-5
     assert h.rounds.figures()["streamed"]
 
@@ -305,7 +305,7 @@ def test_tokens_are_stored_as_hashes_and_signed(host):
         with pytest.raises(GlgptError):
             h.invitations.check(forged)
     other = Invitations(h.files.folder / "invitations.json", h.files.secret("invitation.key"), "f" * 16)
-    with pytest.raises(GlgptError):  # from another session
+    with pytest.raises(GlgptError):  # the invitation is from another session
         other.check(h.token)
     with pytest.raises(GlgptError):  # a member's token is not a host token
         h.invitations.check(h.token, "host")
@@ -357,7 +357,7 @@ def test_notes_of_a_round_are_joined_and_a_cut_line_left_out(host):
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled):
-    """Its reply may be half sent, and a different one would be refused."""
+    """Fails if a restarted gateway changes a settled round: its reply may be half sent, and may not change then."""
     h = host(quorum=1)
     a = h.join("a")
     h.begin()
@@ -372,7 +372,7 @@ def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled)
 
 
 def test_gateways_share_nothing_but_the_session(tmp_path, clock):
-    """Otherwise devices of two gateways would draw from one shard, or one gateway's link would admit to the other."""
+    """Fails if devices of two gateways share a number, and so a shard, or a gateway's link admits to the other."""
     first = Host(make_files(tmp_path / "run", gateways=2, quorum=3), clock)
     second = Host(Files(tmp_path / "run", 1), clock)
     numbers = [member.number for host in (first, second, first, second) for member in [host.join().member]]
@@ -393,14 +393,14 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
     assert host.rounds.reply().updates.shape == (0, host.session.parameters)
     assert host.rounds.reply().metrics["clients"] == 0
     host.rounds.settle()
-    assert not host.begin()  # requested again, because the reply did not arrive
+    assert not host.begin()  # a repeated request, since the reply did not arrive
     assert host.rounds.open.settled
-    assert host.begin(attempt=1)  # all gateways together missed the quorum
+    assert host.begin(attempt=1)  # a new attempt, since all gateways together missed the quorum
     member = host.join().member
     clock.now += 5
     assert host.rounds.tick() != "close"
     assert host.rounds.offer(member)
-    member.connections = 0  # offline for less than the grace
+    member.connections = 0  # the device is offline for less than the grace
     assert host.rounds.tick() != "close"
     member.connections = 1
     host.send(member)
@@ -408,7 +408,7 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
 
 
 def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock):
-    """Otherwise one that cannot reach its share would block the round, or one with more would refuse the rest."""
+    """Fails if a gateway that cannot reach its share blocks the round, or one with more devices refuses the rest."""
     few = Host(make_files(tmp_path / "run", gateways=2, quorum=4), clock)
     many = Host(Files(tmp_path / "run", 1), clock)
     alone, devices = few.join().member, [many.join().member for _ in range(3)]
@@ -418,15 +418,15 @@ def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock)
     for member in devices[:2]:
         many.send(member)
     clock.now += 5
-    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # no more devices; its share
+    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # no device is left; the share is reached
     for host in (few, many):
         host.rounds.settle()
         assert host.begin(attempt=1)
     assert [len(host.rounds.open.updates) for host in (few, many)] == [1, 2]
-    assert Host(Files(tmp_path / "run", 1), clock).rounds.open.attempt == 1  # also after a crash
+    assert Host(Files(tmp_path / "run", 1), clock).rounds.open.attempt == 1  # survives a crash
     assert many.rounds.offer(devices[2])
     assert not many.rounds.offer(devices[0])
-    assert many.rounds.tick() == ""  # no more updates than before
+    assert many.rounds.tick() == ""  # no new update yet
     many.send(devices[2])
     assert many.rounds.tick() == "close"
     assert many.rounds.reply().metrics["clients"] == 3
@@ -436,10 +436,10 @@ def test_a_round_of_two_gateways_is_one_line(tmp_path):
     files = make_files(tmp_path / "run", gateways=2)
     one = {"round": 1, "site": 0, "clients": 1, "tokens": 100, "loss": 2.0, "seconds": 3.0, "devices": [1]}
     one["streamed"] = False
-    files.note(one | {"loss": 9.0})  # the round was then repeated
+    files.note(one | {"loss": 9.0})  # the next line replaces this one: the round was repeated
     files.note(one)
     files.note(one | {"site": 1, "clients": 2, "tokens": 300, "loss": 1.0, "seconds": 2.0, "devices": [2, 3]})
-    files.note({"round": 1, "loss": 1.25, "validation_loss": 1.5})  # about both gateways together
+    files.note({"round": 1, "loss": 1.25, "validation_loss": 1.5})  # for both gateways together
     (line,) = files.notes()
     assert (line["clients"], line["tokens"], line["loss"], line["seconds"]) == (3, 400, 1.25, 3.0)
     assert (line["round"], line["devices"], line["validation_loss"]) == (1, [1, 2, 3], 1.5)
@@ -451,7 +451,7 @@ def test_a_round_of_two_gateways_is_one_line(tmp_path):
 @pytest.mark.parametrize("damage", ["loss", "norm", "short", "nan", "fields"])
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_spooled_update_that_cannot_be_settled_is_set_aside(host, damage, settled, caplog):
-    """If it stayed, the round would fail after every restart."""
+    """Fails if the update stays in the spool: the round would fail after every restart."""
     h = host()
     members = [h.join().member for _ in range(2)]
     h.begin()
@@ -502,7 +502,7 @@ def test_a_change_of_enormous_norm_is_refused(host):
 
 
 def test_a_first_round_takes_only_changes_that_its_optimizer_can_make(host):
-    """Regression: in round 1 a change of up to four norms of the parameters was accepted, and ruined the start."""
+    """Regression: round 1 accepted a change of up to four times the parameters' norm, which ruined the start."""
     h = host(quorum=1, settings=dataclasses.replace(make_session().settings, lr=1e-2, min_lr=1e-3))
     a = h.join().member
     h.begin()
@@ -512,7 +512,7 @@ def test_a_first_round_takes_only_changes_that_its_optimizer_can_make(host):
 
 
 def test_adamw_changes_no_more_than_the_limit():
-    """Fails if an honest client is refused: also for the gradients that make AdamW's steps longest."""
+    """Fails if the limit refuses an honest client, also with the gradients that make AdamW's steps longest."""
     rng = np.random.default_rng(5)
     for betas in ((0.9, 0.95), (0.9, 0.999), (0.5, 0.9), (0.1, 0.95)):
         rates = tuple(np.linspace(0.1, 1, 40))
@@ -548,11 +548,11 @@ def test_a_change_is_compared_with_those_of_earlier_rounds(host):
 def test_the_norm_that_a_change_may_have():
     first = rules.NormLimits(10.0)
     assert first.largest(1) == first.largest(99) == 40
-    recent = ((1.0, 10), (1.0, 10), (1.0, 10), (1e41, 10))  # a median: one accepted outlier counts little
+    recent = ((1.0, 10), (1.0, 10), (1.0, 10), (1e41, 10))  # the limit uses the median, so an outlier counts little
     assert rules.NormLimits(10.0, recent).largest(10) == pytest.approx(5)
-    assert rules.NormLimits(10.0, recent).largest(20) == pytest.approx(10)  # more steps
-    assert rules.NormLimits(10.0, ((0.3, 1),)).largest(25) == pytest.approx(37.5)  # the others were slow devices
-    assert rules.NormLimits(10.0, ((1e-9, 1),)).largest(25) == pytest.approx(1)  # a device that changed almost nothing
+    assert rules.NormLimits(10.0, recent).largest(20) == pytest.approx(10)  # twice the steps
+    assert rules.NormLimits(10.0, ((0.3, 1),)).largest(25) == pytest.approx(37.5)  # earlier changes had one step
+    assert rules.NormLimits(10.0, ((1e-9, 1),)).largest(25) == pytest.approx(1)  # the earlier change was tiny
     with pytest.raises(GlgptError):
         first.check(float("nan"), 1)
     lines = [
@@ -600,12 +600,12 @@ def test_a_link_cannot_fill_a_session_for_good(host, clock):
     leave(h, first)
     clock.now += 1
     leave(h, second)
-    third = h.join("third")  # the member that left first loses its seat
+    third = h.join("third")  # takes the seat of the member that left first
     seated = h.rounds.members.seated
     assert third.member.number == 0 and not seated(first.member) and seated(second.member)
     with pytest.raises(Rejected, match="place"):
         h.rounds.accept(first.member, h.update()[0], h.before, 1.0)
-    again = h.join("first", resume=first.key)  # it is now a new member
+    again = h.join("first", resume=first.key)  # "first" is now a new member
     assert again.member.number == 1 and again.key != first.key
     assert host().rounds.members[1].name == "first"
 
@@ -617,7 +617,7 @@ def test_who_trained_keeps_a_seat_for_an_hour(host, clock):
     h.send(a.member)
     leave(h, a)
     clock.now += 3601
-    with pytest.raises(Refused, match="full"):  # its update counts in the open round
+    with pytest.raises(Refused, match="full"):  # a's update counts in the open round
         h.join()
     h.before = h.before + np.float32(0.1)
     h.begin(2)
@@ -658,7 +658,7 @@ def test_a_removed_device_stays_away_when_its_seat_is_anothers(host):
     gone = h.join("gone")
     h.rounds.members.remove(0)
     assert h.join("new").member.number == 0
-    for again in (h, host(), host()):  # also after restarts, which rewrite the members
+    for again in (h, host(), host()):  # also after restarts, which rewrite the file of members
         with pytest.raises(Refused) as caught:
             again.join(resume=gone.key)
         assert caught.value.code == protocol.REMOVED
@@ -679,7 +679,7 @@ def test_a_revoked_invitation_turns_out_who_joined_by_it(host):
     with pytest.raises(Refused):
         host().join(token=bad, resume=a.key)
     once = h.invitations.create(uses=1)
-    back = h.join(token=once, resume=a.key)  # invited again, it is the same member
+    back = h.join(token=once, resume=a.key)  # a new invitation restores the same member
     assert back.member is a.member and not a.member.aside and h.rounds.offer(a.member)
     with pytest.raises(Refused, match="no uses left"):
         h.join(token=once, resume=b.key)
@@ -692,7 +692,7 @@ def test_the_file_of_members_does_not_grow_for_ever(host, monkeypatch):
     h.rounds.members.remove(gone.member.number)
     for i in range(50):
         h.join(f"a{i}", resume=a.key)
-        h.join(f"a{i}", resume=a.key)  # unchanged: nothing to write
+        h.join(f"a{i}", resume=a.key)  # without a change, nothing is written
     assert len((h.files.site_folder / "members.jsonl").read_text().splitlines()) < 20
     again = host()
     assert again.rounds.members[0].name == "a49" and again.rounds.members[1].aside == "removed"

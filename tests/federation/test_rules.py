@@ -109,7 +109,7 @@ def test_one_of_seven_does_little_harm():
 
 def test_noise_spends_epsilon_as_bun_and_steinke_say():
     assert rules.epsilon(1.0, 1) == pytest.approx(0.5 + 2 * math.sqrt(0.5 * math.log(1e5)))
-    assert rules.epsilon(2.0, 4) == pytest.approx(rules.epsilon(1.0, 1))  # rho counts rounds over noise squared
+    assert rules.epsilon(2.0, 4) == pytest.approx(rules.epsilon(1.0, 1))  # only rounds / noise**2 counts
     assert rules.epsilon(1.0, 20) > rules.epsilon(1.0, 10) > rules.epsilon(2.0, 10)
     assert rules.epsilon(1.0, 1, delta=1e-6) > rules.epsilon(1.0, 1)
 

@@ -1,4 +1,4 @@
-"""Tests what `glgpt federate serve` refuses before it starts, and what a killed one leaves."""
+"""Tests what `glgpt federate serve` refuses before it starts, and the processes that a killed `serve` leaves."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_is_said_before_anything_starts(
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
 def test_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
-    """Fails if a module next to a downloaded text runs when the text is trained on."""
+    """Fails if a module next to a downloaded text runs during training on the text."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     for command in (["-c", "import json"], ["-m", "glgpt.federation.gateway", "--help"]):
         environment = processes.environment(tmp_path / "home")
@@ -81,7 +81,7 @@ def test_an_ended_session_says_so(run: Path, capsys: Capture) -> None:
 
 
 def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, tmp_path: Path) -> None:
-    """Such as a ServerApp after its SuperExec has ended. Processes of other sessions are not ended."""
+    """Fails if a process of an ended leader survives, such as a ServerApp, or another session's process is ended."""
     files = make_files(tmp_path / "other")
     wait = "import sys, time; time.sleep(60)"
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{wait}', sys.argv[1]])"
@@ -113,7 +113,7 @@ def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, 
 
 
 def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
-    """It undoes weights, lines, metrics and the open round. The next round starts from the retained checkpoint."""
+    """Fails if weights, lines, metrics or the open round stay, or the next round does not start from the checkpoint."""
     host = Host(Files(run), Clock())
     files, before = host.files, host.before
     settings = asdict(files.session().settings)
@@ -146,14 +146,14 @@ def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
     held = files.checkpoint()
     assert held.round == 1 and np.array_equal(held.parameters, before + 1)
     assert [sorted(line) for line in files.notes()] == [["clients", "devices", "loss", "round", "streamed", "tokens"]]
-    assert (run / METRICS).read_text() == ""  # the round is evaluated and saved again
+    assert (run / METRICS).read_text() == ""  # removed, since the round will be evaluated again
     assert Host(files, Clock()).rounds.open is None and not (files.folder / SUPERLINK).exists()
     assert Host(files, Clock()).rounds.members.keys() == {0}
-    assert "has checkpoints for --rollback nothing yet" in refused(capsys, *serve, "--rollback", "1")
+    assert "has no checkpoint of an earlier round yet" in refused(capsys, *serve, "--rollback", "1")
 
 
 def test_a_model_that_cannot_be_evaluated_ends_no_session(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: `serve` ended with an error, and could not be started again."""
+    """Regression: `serve` ended with an error and could not be started again."""
     files = Files(run)
 
     trainer = SimpleNamespace(set_parameters=lambda _: None, steps_done=0)

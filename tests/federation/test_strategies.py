@@ -1,4 +1,7 @@
-"""Tests the table of strategies and what derives from it. The strategies themselves run in test_flower_session."""
+"""Tests that sessions, the command line and the documentation use the table of strategies.
+
+test_flower_session runs the strategies.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # holds the layouts of tokenizers
+sys.path.append(str(Path(__file__).parents[1]))  # for `helpers`, which has the layouts of tokenizers
 
 from harness import main
 from targets import TARGETS

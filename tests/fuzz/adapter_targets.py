@@ -1,4 +1,4 @@
-"""LoRA adapters as a target: hostile settings and weights for a small model."""
+"""Defines LoRA adapters as a fuzzing target: hostile settings and weights for a small model."""
 
 from __future__ import annotations
 

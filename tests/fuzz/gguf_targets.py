@@ -1,4 +1,4 @@
-"""The reader of GGUF files as a target, compared with the `gguf` package if it is installed."""
+"""Defines the reader of GGUF files as a fuzzing target, compared with the `gguf` package if that is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glgpt.gguf.reader import open_gguf
 from glgpt.gguf.writer import Tensor, header
 from glgpt.text.tokenizer import load_tokenizer
 
-try:  # here, since a child has no time for it
+try:  # imported here, since a child process has no time for the import
     from gguf import GGUFReader, dequantize
 except ImportError:
     GGUFReader = None
@@ -82,7 +82,7 @@ def _compare(path: Path, arrays: dict[str, np.ndarray]) -> None:
         return
     try:
         tensors = GGUFReader(path).tensors
-    except Exception:  # it refuses other files than this reader
+    except Exception:  # the package and this reader refuse different files
         return
     for tensor in tensors:
         wanted = dequantize(tensor.data, tensor.tensor_type)

@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing with atheris, if it is installed: `make fuzz ENGINE=atheris SECONDS=600 ONLY=config,run`.
 
-It uses the targets, seeds and structure-aware mutations of `harness`; libFuzzer keeps inputs that reach new code of
-glgpt and mutates them further. An input is all of a target's files, each preceded by its length.
+The targets, seeds and structure-aware mutations are those of `make fuzz`. libFuzzer keeps inputs that reach new code of
+glgpt and mutates them further. An input holds all of a target's files, each preceded by its length.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))  # holds the layouts of tokenizers
+sys.path.append(str(Path(__file__).parents[1]))  # for `helpers`, which has the layouts of tokenizers
 MISSING = "atheris is not installed here; it has wheels for some Pythons on Linux: {pip} install atheris"
 TARGETS = (
     "safetensors,shards,torch-zip,torch-legacy,config,tokenizer,tokenizer-json,tokenizer-text,program,manifest,run"
 )
 TARGETS += ",probe-cache"
-SECONDS = 60  # each target
-TIME, MEMORY = 60, 3072  # seconds of a case and MiB of the process: both more than the harness's, for instrumented code
+SECONDS = 60  # time for each target
+TIME, MEMORY = 60, 3072  # seconds of a case, MiB of the process: more than the harness's, for instrumented code
 
 
 def joined(files: dict[str, bytes]) -> bytes:
-    """Returns the input of libFuzzer for these files, in the order of their names."""
+    """Returns libFuzzer's input for these files, in the order of their names."""
     return b"".join(len(data).to_bytes(4, "little") + data for _, data in sorted(files.items()))
 
 
@@ -86,7 +86,7 @@ def child(name: str, corpus: str, *options: str) -> None:
 
 
 def main() -> int:
-    """Runs the targets in turn, each in a process; returns 1 if there was a finding."""
+    """Runs the targets one after another, each in a separate process. Returns 1 if there was a finding."""
     try:
         import atheris  # noqa: F401
     except ImportError:

@@ -1,8 +1,11 @@
-"""Runs cases of a target in child processes with limits, judges each, and shortens the findings.
+"""Runs cases of a target in child processes with limits, judges each case, and shortens the findings.
 
-A verdict is one of: refused (with one printable line), accepted (with the same result as the reference library), or a
-finding: another exception (including a panic of a library), a message of several lines, a difference, more than
-`SECONDS` or `MEMORY`, a crash.
+A verdict is one of:
+
+- refused, with one printable line
+- accepted, with the same result as the reference library
+- a finding: an exception other than GlgptError (including a library's panic), a message of several lines, a difference
+  from the reference library, use of more than `SECONDS` or `MEMORY`, or a crash
 """
 
 from __future__ import annotations
@@ -32,20 +35,20 @@ from mutations import Files, mutated
 
 from glgpt.errors import GlgptError
 
-SECONDS = 5.0  # a case
-MEMORY = 1 << 30  # bytes, beyond what the process has before its first case
-STALL_FACTOR = 6  # times SECONDS, where a case does nothing
-BATCH = 500  # cases a child
-LONGEST = 1000  # characters of a message
+SECONDS = 5.0  # maximum processor seconds of a case
+MEMORY = 1 << 30  # bytes that a child may allocate in addition to its memory at the start
+STALL_FACTOR = 6  # a case that computes nothing may wait for this many times SECONDS
+BATCH = 500  # maximum number of cases in a child
+LONGEST = 1000  # maximum characters of a message
 REGRESSIONS = Path(__file__).parent / "regressions"
 
 
 class Difference(Exception):  # noqa: N818
-    """Raised if an accepted file is read differently by the reference library."""
+    """Raised if the reference library reads an accepted file differently."""
 
 
 class Target(Protocol):
-    """A parser to fuzz: valid files, and the function that reads mutated ones."""
+    """Describes a parser to fuzz: valid files, and a function that reads mutated files."""
 
     name: str
 
@@ -54,21 +57,21 @@ class Target(Protocol):
         ...
 
     def run(self, folder: Path) -> None:
-        """Reads a folder's files; raises GlgptError to refuse them, Difference if they are read wrongly."""
+        """Reads a folder's files. Raises GlgptError to refuse them, and Difference if glgpt reads them wrongly."""
         ...
 
 
 @dataclass(frozen=True)
 class Parser:
-    """A target made of two functions."""
+    """Makes a target of two functions."""
 
     name: str
     make: Callable[[], list[Files]]
     run: Callable[[Path], None]
-    short: int = 80  # cases in `make test-all`; fewer where a case starts a process
+    short: int = 80  # cases in `make test-all`; fewer for slow targets
 
     def seeds(self) -> list[Files]:
-        """Returns the files that `make` gave first."""
+        """Returns the files of the first call of `make`."""
         return _made(self)
 
 
@@ -80,13 +83,13 @@ def _made(parser: Parser) -> list[Files]:
 @dataclass(frozen=True)
 class Finding:
     target: str
-    seed: int  # which of the target's seeds
+    seed: int  # index of one of the target's seeds
     steps: list[int]
     what: str
 
 
 def verdict(run: Callable[[Path], None], folder: Path) -> str:
-    """Returns "refused" or "accepted", or what is wrong. Only an interrupt from the keyboard is not a verdict."""
+    """Returns "refused", "accepted", or a description of the fault. Only KeyboardInterrupt is raised."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -105,7 +108,7 @@ def verdict(run: Callable[[Path], None], folder: Path) -> str:
         return "refused" if fine else f"exit {end.code} with {said[:200]!r}"
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a panic of a library in Rust is not an Exception
+    except BaseException as error:  # the panic of a Rust library is not an Exception
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:160]} ({Path(where.filename).name}:{where.lineno})"
     return "accepted"
@@ -119,7 +122,7 @@ def write(folder: Path, files: Files) -> None:
 
 
 def judged(target: Target, files: Files) -> str:
-    """Returns the verdict on files, in this process."""
+    """Returns the verdict on files, judged in this process."""
     folder = Path(tempfile.mkdtemp(prefix="glgpt-fuzz-"))
     try:
         write(folder, files)
@@ -129,9 +132,10 @@ def judged(target: Target, files: Files) -> str:
 
 
 def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
-    """Yields the verdict on each of the cases, from children with limits on time and memory.
+    """Yields the verdict on each of the cases, judged in child processes with limits on time and memory.
 
-    A child leads its own process group: what a case started ends with it, and an interrupt reaches this process alone.
+    A child leads its own process group. Processes that a case started end with the group, and an interrupt from the
+    keyboard reaches only this process.
     """
     at = 0
     while at < len(cases):
@@ -140,14 +144,14 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
         if not child:
             _child(target, cases[at:], write)
         os.close(write)
-        with contextlib.suppress(OSError):  # it has done so itself, and may have ended
+        with contextlib.suppress(OSError):  # the child also does this, and may have ended
             os.setpgid(child, child)
         try:
             with os.fdopen(read, "rb") as pipe:
                 buffer, waited, used = b"", 0, 0.0
                 while at < len(cases):
                     if not select.select([pipe], [], [], SECONDS)[0]:
-                        waited += 1  # on a busy machine a case that works may take long, and one that waits takes none
+                        waited += 1  # a busy machine slows a case that computes; a case that waits computes nothing
                         if _cpu(child) - used < SECONDS and waited < STALL_FACTOR:
                             continue
                         yield f"more than {SECONDS:g} s"
@@ -172,14 +176,14 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
 
 
 def _end(child: int) -> int:
-    """Ends a child, and what its cases left running; returns the exit code that it had by then."""
-    with contextlib.suppress(ProcessLookupError):  # it ended before it had a group
+    """Ends a child and the processes that its cases left. Returns the child's exit code."""
+    with contextlib.suppress(ProcessLookupError):  # the child ended before it had a group
         os.killpg(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def _cpu(process: int) -> float:
-    """Returns the seconds that a process, and processes of its that have ended, have computed."""
+    """Returns the processor seconds of a process and of its ended children."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
@@ -190,8 +194,8 @@ def _child(target: Target, cases: Sequence[Files], pipe: int) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        faulthandler.disable()  # pytest's writes to a copy of stderr
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a crash is told by the verdict
+        faulthandler.disable()  # pytest's fault handler writes to a copy of stderr
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the verdict reports a crash
         for files in cases:
             os.write(pipe, json.dumps(judged(target, files)).encode() + b"\n")
     finally:
@@ -199,14 +203,14 @@ def _child(target: Target, cases: Sequence[Files], pipe: int) -> None:
 
 
 def case(target: Target, seeds: list[Files], number: int, seed: int) -> tuple[int, list[int]]:
-    """Returns the index of the seed and the steps of the case `number`."""
+    """Returns the case `number`: the index of its seed, and its mutation steps."""
     draw = random.Random(f"{target.name} {seed} {number}")
     steps = [draw.getrandbits(32) for _ in range(draw.choice([1, 1, 1, 2, 2, 3, 5]))]
     return draw.randrange(len(seeds)), steps
 
 
 def shortened(target: Target, files: Files, steps: list[int], what: str) -> list[int]:
-    """Returns fewer steps that still give a finding of the same kind (delta debugging, one step at a time)."""
+    """Returns the steps without those that a finding of the same kind does not need, tried one by one."""
     kind = what.split(":", maxsplit=1)[0]
     left = list(steps)
     for step in steps:
@@ -217,7 +221,10 @@ def shortened(target: Target, files: Files, steps: list[int], what: str) -> list
 
 
 def fuzz(target: Target, count: int, seed: int, until: float | None = None) -> tuple[Counter[str], list[Finding]]:
-    """Judges `count` cases, or fewer if time runs out; returns verdicts, and each kind of finding once, shortened."""
+    """Judges `count` cases, or fewer if time runs out. Returns the numbers of verdicts, and findings.
+
+    Each kind of finding is returned only once, with shortened steps.
+    """
     seeds, verdicts, found = target.seeds(), Counter[str](), {}
     for start in range(0, count, BATCH):
         if until and time.monotonic() > until:
@@ -235,7 +242,7 @@ def fuzz(target: Target, count: int, seed: int, until: float | None = None) -> t
 
 
 def kept(target: Target, finding: Finding) -> Path:
-    """Writes the files of a finding to the regressions, which every later run judges too."""
+    """Writes the files of a finding to the regressions, which every later run also judges. Returns the folder."""
     files = mutated(target.seeds()[finding.seed], finding.steps)
     folder = REGRESSIONS / target.name / "-".join(f"{step:08x}" for step in finding.steps[:3])
     write(folder, files)
@@ -253,7 +260,10 @@ def regressions(target: Target) -> dict[str, Files]:
 
 
 def main(targets: Sequence[Any]) -> int:
-    """`make fuzz`: CASES (10,000) of each target, or SECONDS in all; SEED; ONLY=name,name. Returns the exit code."""
+    """Runs `make fuzz` and returns the exit code.
+
+    Its variables are CASES of each target (10,000), or SECONDS for all targets together; SEED; and ONLY=name,name.
+    """
     try:
         return _fuzzed(targets)
     except KeyboardInterrupt:

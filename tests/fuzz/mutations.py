@@ -1,7 +1,7 @@
-"""Mutations of files, each determined by one number, so that a case is a list of numbers and can be shortened.
+"""Mutates files. One number determines each mutation, so that a case is a list of numbers and can be shortened.
 
-They use the structure of the formats: the nodes of JSON, header and data of safetensors, the entries of zip files, the
-opcodes of pickles, the parts of texts, and the bytes of other files.
+Mutations use the structure of the formats: the nodes of JSON, the header and data of safetensors, the entries of zip
+files, the opcodes of pickles, the parts of texts, and the bytes of other files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TEXTS = [
     "NaN",
     "0",
 ]
-# Pieces that a tokenizer may mistake, each to be repeated: kinds of characters, and texts that look like tokens.
+# Pieces of text that a tokenizer may misread, to be repeated: kinds of characters, and texts that look like tokens.
 UNITS = [
     "a", "A", "1", " ", "-", "'", "\n", "\r\n", "\t", "\0", "\x1c", "\x1b[2J", "\x85",
     "\xa0", "\xad", "\u1680", "\u2028", "\u3000", "\u200b", "\u200d", "\u202e", "\ufeff",
@@ -58,7 +58,7 @@ PICKLED = [
 
 
 def mutated(files: Files, steps: list[int]) -> Files:
-    """Returns the files after the mutations of these numbers, in order."""
+    """Returns the files after the mutations that these numbers determine, in order."""
     found = dict(files)
     for step in steps:
         draw = random.Random(step)
@@ -87,20 +87,20 @@ def _one(name: str, data: bytes, draw: random.Random) -> bytes:
         known = [_pickle, _pickle, _pickle, _bytes]
     try:
         return draw.choice(known)(data, draw)
-    except Exception:  # an earlier mutation has left no such format
+    except Exception:  # an earlier mutation has broken the format
         return _bytes(data, draw)
 
 
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a number in GGUF metadata
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of GGUF's types of numbers
 
 
 def _gguf(data: bytes, draw: random.Random) -> bytes:
     """Replaces one to three numbers of a GGUF header, or texts in it with their lengths."""
     try:
         fields = gguf_fields(data)
-    except (IndexError, KeyError):  # mutated before
+    except (IndexError, KeyError):  # an earlier mutation has broken the header
         return _bytes(data, draw)
-    fields = draw.choice([fields, fields[:60], fields[-150:]])  # most are tokens; sizes are first, tensors last
+    fields = draw.choice([fields, fields[:60], fields[-150:]])  # most fields are tokens; sizes come first, tensors last
     for start, size, text in sorted(draw.sample(fields, min(len(fields), draw.randint(1, 3))), reverse=True):
         if text:
             new = draw.choice([*TEXTS, *UNITS]).encode("utf-8", "surrogatepass")
@@ -114,7 +114,7 @@ def _gguf(data: bytes, draw: random.Random) -> bytes:
 
 
 def gguf_fields(data: bytes) -> list[tuple[int, int, bool]]:
-    """Returns start, size and True for a text, of the fields in the header of a valid file."""
+    """Returns (start, size, whether it is a text) of each field in the header of a valid file."""
     found: list[tuple[int, int, bool]] = []
     at = 4
 
@@ -199,7 +199,7 @@ def value(draw: random.Random) -> Any:
 
 
 def changed(whole: Any, draw: random.Random) -> Any:
-    """Returns a JSON value with one node replaced, removed, repeated, renamed or exchanged for another."""
+    """Returns a JSON value with one node replaced, removed, repeated, renamed, changed or replaced by another node."""
     nodes: list[tuple[Any, Any]] = []
 
     def walk(node: Any, depth: int) -> None:
@@ -244,7 +244,7 @@ def _json(data: bytes, draw: random.Random) -> bytes:
 
 
 def _parts(data: bytes, draw: random.Random) -> bytes:
-    """Changes `parts` of a JSON object: units of a text, each with how often it is repeated."""
+    """Changes `parts` of a JSON object, a list of (unit of a text, number of repetitions)."""
     whole = json.loads(data)
     parts = whole["parts"]
     at = draw.randrange(len(parts) + 1)
@@ -326,7 +326,7 @@ def _safetensors(data: bytes, draw: random.Random) -> bytes:
 
 
 def _pickle(data: bytes, draw: random.Random) -> bytes:
-    """Changes one operation of one of the pickles in the file's first part."""
+    """Changes one operation of a pickle at the start of the file."""
     file, starts = io.BytesIO(data), []
     while file.tell() < len(data) and len(starts) < 20_000:
         try:
@@ -375,7 +375,7 @@ def _zip(data: bytes, draw: random.Random) -> bytes:
         entries[at] = draw.choice([name.upper(), name + "x", "../" + name, draw.choice(entries)[0]]), content, how
     out = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(out, "w") as new:
-        warnings.simplefilter("ignore")  # two entries of one name are meant
+        warnings.simplefilter("ignore")  # two entries may have the same name on purpose
         for name, content, how in entries:
             new.writestr(zipfile.ZipInfo(name.replace("\0", "")), content, how)
     return out.getvalue()

@@ -1,8 +1,8 @@
-"""Kills and interrupts at random moments of training, tokenizer training, export and serve: nothing is lost.
+"""Kills and interrupts training, tokenizer training, exports and servers at random moments, and counts losses.
 
-`make fuzz-signals`, COUNT=500, SEED=0, ONLY=training,tokenizers,exports,serving. A loss: a run that does not resume, a
-folder half written under its own name, a whole answer of the server that is wrong, a traceback, an exit code that is
-none of 0, 130, 143 and the signal's.
+Run with `make fuzz-signals`, COUNT=500, SEED=0, ONLY=training,tokenizers,exports,serving. A loss is one of: a run that
+does not resume, a folder that is half written under its final name, a complete but wrong answer of the server, a
+traceback, and an exit code other than 0, 130, 143 or the signal's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ sys.exit(entry())
 
 
 def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
-    """Starts a command; returns it when glgpt's own code runs, after the tests' trainer is loaded."""
+    """Starts a command. Returns its process when glgpt's code runs, after the tests' trainer is loaded."""
     mark = folder / "started"
     mark.unlink(missing_ok=True)
     environment = os.environ | {"FAKE_SECONDS": "0.005", "FAKE_STARTED": str(mark), "PYTHONFAULTHANDLER": "1"}
@@ -59,14 +59,17 @@ def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def struck(line: list[str], folder: Path, number: int, after: float, ends: bool = True) -> str:
-    """Ends a command after some seconds; returns what was wrong. `ends` is False for a server, which must not exit."""
+    """Sends a command the signal `number` after `after` seconds. Returns what was wrong, or "".
+
+    `ends` is False for a server, whose exit with 0 is wrong.
+    """
     process = started(line, folder)
     time.sleep(after)
     process.send_signal(number)
     try:
         _, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGABRT)  # which says where it is
+        process.send_signal(signal.SIGABRT)  # makes the fault handler print where the process is
         return f"{signal.Signals(number).name} was not heeded within a minute: {process.communicate()[1][-3000:]}"
     wanted = {-number if number == signal.SIGKILL else 128 + number} | ({0} if ends else set())
     if process.returncode not in wanted or "Traceback" in err:
@@ -75,7 +78,7 @@ def struck(line: list[str], folder: Path, number: int, after: float, ends: bool 
 
 
 def training(folder: Path, draw: random.Random, number: int) -> str:
-    """Checks that a run resumes from its checkpoint, and leaves nothing if it ended before the first one."""
+    """Checks that a run resumes from its checkpoint, or leaves no folder if it ends before its first checkpoint."""
     run = folder / "run"
     line = [FAKE, "train", "play.txt", "--out", "run", "--save-every", "10", "--sample-tokens", "5", *SMALL]
     if run.exists():
@@ -108,7 +111,7 @@ def tokenizers(folder: Path, draw: random.Random, number: int) -> str:
 
 
 def exports(folder: Path, draw: random.Random, number: int) -> str:
-    """Checks that the page is complete, either the previous or the new one; an interrupt leaves no other files."""
+    """Checks that the page is complete, either the previous or the new one, and that interrupts leave nothing else."""
     page = folder / "page"
     before = (page / "manifest.json").read_bytes() if page.exists() else b""
     model = TESTS / "goldens" / draw.choice(["one-f16", "vocab3-untied"])
@@ -133,7 +136,7 @@ def exports(folder: Path, draw: random.Random, number: int) -> str:
 
 
 def serving(folder: Path, draw: random.Random, number: int) -> str:
-    """Checks that complete answers equal the file, and that the port is free again."""
+    """Checks that the server's complete answers equal the file, and that its port is free afterwards."""
     site = folder / "site"
     if not site.exists():
         site.mkdir()
@@ -151,7 +154,7 @@ def serving(folder: Path, draw: random.Random, number: int) -> str:
                 connection.request("GET", "/large.bin")
                 if connection.getresponse().read() != large:
                     bad.append("an answer is not the file")
-            except (OSError, http.client.HTTPException):  # not there yet, or no more
+            except (OSError, http.client.HTTPException):  # the server has not started or has ended
                 time.sleep(0.02)
             finally:
                 connection.close()
@@ -174,7 +177,7 @@ KINDS = (training, tokenizers, exports, serving)
 def main() -> int:
     signal.signal(
         signal.SIGINT, signal.default_int_handler
-    )  # which a shell's background jobs ignore, and their children
+    )  # jobs in a shell's background ignore SIGINT, as do their children
     count, draw = int(os.environ.get("COUNT") or 500), random.Random(int(os.environ.get("SEED") or 0))
     only = os.environ.get("ONLY", "")
     kinds = [kind for kind in KINDS if not only or kind.__name__ in only.split(",")]

@@ -1,4 +1,4 @@
-"""The parsers that are fuzzed, and the libraries that they are compared with. None needs a graphics device."""
+"""Defines the parsers to fuzz and the libraries that they are compared with. None needs a graphics device."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _by_library(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _loaded(path: Path) -> dict[str, np.ndarray]:
-    """Reads a file's tensors with the library; converts the bits of bf16, which NumPy does not have, to f32."""
+    """Returns a file's tensors as the library reads them. Converts bf16, which NumPy does not have, to f32."""
     from safetensors import deserialize
 
     found = {}
@@ -99,7 +99,7 @@ def _loaded(path: Path) -> dict[str, np.ndarray]:
 
 @functools.cache
 def torch_library() -> Any:
-    """Returns torch, or None if it is not installed, as for `make test`."""
+    """Returns torch, or None if it is not installed; `make test` does not need it."""
     try:
         import torch
     except ImportError:
@@ -109,7 +109,7 @@ def torch_library() -> Any:
 
 
 def _pickled(*names: str) -> Callable[[], list[Files]]:
-    """Returns the files of `_folder` and imports torch, since a child has no time for it."""
+    """Returns the files of `_folder`, and imports torch, since a child process has no time for the import."""
 
     def files() -> list[Files]:
         torch_library()
@@ -129,7 +129,7 @@ def _torch(folder: Path) -> None:
         return
     try:
         reference = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # it checks what no tensor needs, such as the version
+    except Exception:  # torch also checks fields that no tensor needs, such as the version
         return
     for name, array in arrays.items():
         other = reference[name].detach()
@@ -286,7 +286,7 @@ def _request(folder: Path) -> None:
 
     async def receive() -> dict[str, Any]:
         if not coming:
-            await asyncio.Event().wait()  # the client stays
+            await asyncio.Event().wait()  # the client stays connected
         return coming.pop()
 
     async def send(message: dict[str, Any]) -> None:
@@ -375,7 +375,7 @@ def _earlier() -> list[Files]:
 
 
 def _output(folder: Path) -> None:
-    """Checks `--out`: the content of the folder decides if it is replaced."""
+    """Checks a folder as the value of `--out`: its content decides whether it may be replaced."""
     dump_out(folder)
     export_out(folder, False)
 
@@ -402,11 +402,11 @@ def _messages() -> list[Files]:
     ]
 
 
-WIDTH = 8  # of the hidden states of `_messages`
+WIDTH = 8  # width of the hidden states of `_messages`
 
 
 def _message(folder: Path) -> None:
-    """Reads the messages of both sides, and hidden states."""
+    """Reads the messages of client and server, and hidden states."""
     for kind in hidden.FORMATS:
         data = (folder / f"{kind}.bin").read_bytes()
         with contextlib.suppress(GlgptError):

@@ -1,4 +1,4 @@
-"""A short, seeded part of `make fuzz`, and all stored regressions."""
+"""Runs a short, seeded part of `make fuzz`, and all stored regressions."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_guided_fuzzing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class PanicException(BaseException):
-    """Stands for the exception of a Rust library that panics."""
+    """Replaces the exception of a Rust library that panics."""
 
 
 class Broken:
-    """A parser with each kind of fault."""
+    """Is a target with each kind of fault."""
 
     name = "broken"
 
@@ -99,7 +99,7 @@ def test_every_kind_of_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_crash_leaves_no_trace_in_the_log(tmp_path: Path) -> None:
-    """Fails if the fault handler of the tests' process writes into it, which reads like a crash of the tests."""
+    """Fails if the tests' fault handler logs the crash of a case, which would look like a crash of the tests."""
     with (tmp_path / "log").open("w+") as log:
         was = faulthandler.is_enabled()
         faulthandler.enable(log)
@@ -154,5 +154,5 @@ def _text_of(files: dict[str, bytes]) -> str:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_what_is_mutated_is_accepted_before(target: Parser) -> None:
-    """Checks that seeds are accepted, since mutations of refused files find nothing: manifest.json must be current."""
+    """Fails if a seed is refused, since mutations of refused files find nothing; manifest.json must be current."""
     assert set(limited(target, target.seeds())) == {"accepted"}

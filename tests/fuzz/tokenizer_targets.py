@@ -1,4 +1,4 @@
-"""Tokenizers that are fuzzed: their files, the texts that they split, and BPE training.
+"""Defines tokenizers as fuzzing targets: their files, the texts that they split, and BPE training.
 
 Ids are compared with those of the `tokenizers` library, and merges with a trainer that counts again after each merge.
 """
@@ -30,16 +30,16 @@ TEXTS = (
     "e\u0301 ſ\u0323\u0307 日本 12345 \ue000\t\x85<0x41> ▁Ġ",
     "a" * 3000 + " " * 3000 + "1" * 3000 + "-\n" * 1500,
 )
-LONGEST = 200_000  # characters of a text of parts
-TRAINED = 50_000  # characters of one that a tokenizer is trained on
-RECOUNTED = 4000  # and of one whose merges are counted again
+LONGEST = 200_000  # maximum characters of a text of parts
+TRAINED = 50_000  # maximum characters of a text that a tokenizer is trained on
+RECOUNTED = 4000  # maximum characters of a text whose merges are checked by counting again
 
 
 # Files
 
 
 def _small_tokenizer() -> Files:
-    """Returns the embedded tokenizer's first merges, so that a case is quick."""
+    """Returns the files of a tokenizer with the embedded tokenizer's first merges, so that a case is quick."""
     vocab = json.loads((embedded_weights() / "vocab.json").read_text())
     small = {token: i for token, i in vocab.items() if i < 300}
     lines = (embedded_weights() / "merges.txt").read_text().split("\n")[: 1 + 300 - 257]
@@ -63,7 +63,7 @@ def _plain(folder: Path) -> None:
 
 
 def _plain_reference(folder: Path, tokenizer: Tokenizer) -> Any:
-    """Returns the library's tokenizer of the same files; None where a configuration adds to them."""
+    """Returns the library's tokenizer of the same files; None if a configuration adds tokens or a prefix."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     if tokenizer.special or tokenizer.prefix_space or not (folder / "merges.txt").exists():
@@ -87,7 +87,7 @@ def _document(folder: Path) -> None:
 
 
 def _library(folder: Path, _: object = None) -> Any:
-    """Returns the library's tokenizer of a tokenizer.json, without dropout; None where the library refuses it."""
+    """Returns the library's tokenizer of a tokenizer.json, without dropout; None if the library refuses the file."""
     from tokenizers import Tokenizer
 
     document = json.loads((folder / "tokenizer.json").read_bytes())
@@ -99,13 +99,13 @@ def _library(folder: Path, _: object = None) -> Any:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         return None
-    if EOS in found.get_vocab():  # glgpt never splits it, where the vocabulary has it
+    if EOS in found.get_vocab():  # glgpt never splits this token if the vocabulary has it
         found.add_special_tokens([EOS])
     return found
 
 
 def _compare(folder: Path, reference_for: Any) -> None:
-    """Reads the tokenizer, and encodes and decodes `TEXTS`."""
+    """Reads the tokenizer, encodes and decodes `TEXTS`, and compares the ids with the library's."""
     tokenizer = load_tokenizer(folder, None)
     if tokenizer is None:
         return
@@ -134,7 +134,7 @@ def _same(ours: list[int], others: list[int], text: str) -> None:
 
 
 def described_text(folder: Path, longest: int) -> tuple[dict[str, Any], str]:
-    """Returns a text's description, and the text: each of its parts so often, `longest` characters at most."""
+    """Returns a text's description and the text: its parts, repeated, up to `longest` characters."""
     try:
         whole = json.loads((folder / "text.parts.json").read_bytes())
         pieces, left = [], longest
@@ -163,7 +163,7 @@ def _described(**about: Any) -> Files:
 
 
 def _tokenize(folder: Path) -> None:
-    """A layout's ids are the library's and decode to the text, also token by token."""
+    """Checks that a layout's ids equal the library's and decode to the text, also token by token."""
     about, text = described_text(folder, LONGEST)
     if about.get("layout") not in list(LAYOUTS):
         raise GlgptError("not a layout")
@@ -175,7 +175,7 @@ def _tokenize(folder: Path) -> None:
     stream = StreamDecoder(tokenizer)
     if "".join(map(stream.push, ids)) + stream.flush() != tokenizer.decode(ids):
         raise Difference(f"{text[:40]!r} decodes to another text token by token")
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is not a character
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # replaces unpaired surrogates
     if tokenizer.split and not document["normalizer"] and tokenizer.decode(ids) != whole:
         raise Difference(f"{text[:40]!r} decodes to another text")
     _same(ids, _library(folder).encode(whole, add_special_tokens=False).ids, text)
@@ -185,7 +185,7 @@ def _tokenize(folder: Path) -> None:
 
 
 def _train(folder: Path) -> None:
-    """A tokenizer that was trained on a text loads and gives the text back; its merges are those of the definition."""
+    """Checks that a tokenizer trained on a text loads, restores the text, and has the merges of the definition."""
     about, text = described_text(folder, TRAINED)
     size = about.get("size")
     if type(size) is not int:
@@ -214,7 +214,10 @@ def _train(folder: Path) -> None:
 
 
 def merges_by_recounting(text: str, size: int) -> list[tuple[str, str]]:
-    """Learns merges until there are `size` tokens, by counting all pairs again after each merge."""
+    """Learns merges by counting all pairs again after each merge.
+
+    Stops at `size` tokens, or if no pair occurs twice. Returns the merges.
+    """
     from tokenizers.pre_tokenizers import ByteLevel
 
     split, words = ByteLevel(add_prefix_space=False), Counter[tuple[str, ...]]()

@@ -1,4 +1,4 @@
-"""Writes types.npz: random blocks of every tensor type, and their values by the `gguf` package of ggml-org.
+"""Writes types.npz: random blocks of every tensor type, and the values that ggml-org's `gguf` package computes.
 
 pip install gguf && python tests/gguf/make.py
 """

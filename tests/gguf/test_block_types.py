@@ -1,4 +1,4 @@
-"""Tests the tensor types against values and bytes that the `gguf` package of ggml-org computed (see make.py)."""
+"""Compares the tensor types with values and bytes that ggml-org's `gguf` package has computed (see make.py)."""
 
 from __future__ import annotations
 

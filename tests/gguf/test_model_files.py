@@ -1,4 +1,4 @@
-"""Tests the config.json and tokenizer files that a GGUF file stands for, and models opened from them."""
+"""Tests the config and tokenizer that a GGUF file's metadata give, and models opened from GGUF files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_rotary_scaling_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_no_field_describes_is_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
-    """Fails if a file of another computation runs as an ordinary llama."""
+    """Fails if a file that needs another computation runs as an ordinary llama."""
     path = tmp_path / "a.gguf"
     with pytest.raises(FileError, match=rf"llama\.{key} is {value}; glgpt runs llama with"):
         Checkpoint.open(llama(path, metadata=LLAMA | tokenizer() | {f"llama.{key}": value}))
@@ -257,7 +257,7 @@ VALUES = [*ARRAYS, "", "x", True, False, -1, 0, 1 << 63, float("nan"), float("in
 @pytest.mark.soak
 @pytest.mark.slow
 def test_any_value_of_any_key_is_read_or_refused(tmp_path: Path) -> None:
-    """Checks that a value of another type than the one expected is a FileError at most."""
+    """Fails if a value of an unexpected type raises anything but a GlgptError with one printable line."""
     path = tmp_path / "a.gguf"
     scores = {"scores": np.zeros(VOCAB, np.float32), "add_space_prefix": True, "unknown_token_id": 0}
     scaling = {f"llama.rope.scaling.{key}": 1.0 for key in ("type", "factor", "original_context_length")}

@@ -74,7 +74,7 @@ def test_odd_columns_need_a_type_without_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])
 def test_rows_are_those_of_the_checkpoint(tmp_path: Path, kind: str) -> None:
-    """Checks that pairs of rotated rows are separated, and that blocks, samples and values agree."""
+    """Checks that the interleaved rows of rotary pairs are separated, and that blocks, samples and values agree."""
     path = llama(tmp_path / "a.gguf", kind)
     stored = open_gguf(path).tensors["blk.0.attn_k.weight"]
     arranged = stored.arranged((2, 8, 2, 1))
@@ -113,7 +113,7 @@ def test_a_large_tensor_is_decoded_in_parts(tmp_path: Path, monkeypatch: pytest.
 
 
 def split(folder: Path, count: int = 3) -> list[Path]:
-    """Writes a llama in parts."""
+    """Writes a llama in `count` parts; returns their paths."""
     made, paths = llama_tensors(), []
     for i in range(count):
         metadata = LLAMA | tokenizer() if i == 0 else {}
@@ -137,7 +137,7 @@ def test_a_split_file_is_read_from_its_first_part(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"m-00003-of-00003\.gguf is missing"):
         open_gguf(paths[0])
     paths[0].rename(tmp_path / "renamed.gguf")
-    with pytest.raises(FileError, match="is a part of 3 files; its name must end in"):
+    with pytest.raises(FileError, match="is one of 3 parts; its name must end in"):
         open_gguf(tmp_path / "renamed.gguf")
 
 

@@ -1,4 +1,4 @@
-"""Tests that devices open, and the GL objects that they create."""
+"""Tests opening devices, and the GL objects that devices create."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_index_beyond_the_devices_is_refused(device: Device) -> None:
 
 
 def test_what_was_tried_is_said(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a user is not told what to install, or that only software GL was found."""
+    """Fails if the error does not contain what to install, or that only software GL was found."""
     monkeypatch.setattr(gl_device, "_devices", lambda: iter(["EGL device 0 does not open: no libEGL"]))
     for select in ("auto", "software", "gpu"):
         with pytest.raises(GlgptError, match=f"no {select} device: EGL device 0 does not open: no libEGL; "):
@@ -62,7 +62,7 @@ def test_what_was_tried_is_said(device: Device, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_shader_error_shows_its_line(device: Device, header: str) -> None:
-    """Fails if the error gives the driver's line number, which includes lines that the reader does not see."""
+    """Fails if the error gives the driver's line number, which counts generated lines, instead of the line's text."""
     for fetch in ("texelFetch", "textureLod"):
         with pytest.raises(GlgptError) as error:
             device.compile("broken", TEXT % "nothing", Options(header, fetch, "uint"))
@@ -122,7 +122,7 @@ def test_a_forked_process_is_refused_a_device(device: Device) -> None:
     if child == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)  # without the check, the child waits for driver threads that it does not have
+            signal.alarm(20)  # without the check, the child waits for driver threads that exist in its parent only
             for use in (device.use, lambda: open_device("software")):
                 with pytest.raises(GlgptError) as caught:
                     use()

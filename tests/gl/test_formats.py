@@ -17,7 +17,7 @@ from glgpt.program.quantised import Blocks
 from glgpt.program.recorder import Recorder
 
 Array = NDArray[Any]
-SIDE = 512  # of the matrices, which hold all 65,536 float16 twice
+SIDE = 512  # columns of the matrices, which hold all 65,536 float16 numbers twice
 PACKING = pytest.mark.parametrize("packing", [True, False], ids=["packHalf2x16", "integers"])
 WAYS = [Options("300 es", "texelFetch", "uint"), Options("330", "textureLod", "float")]
 
@@ -51,7 +51,7 @@ def test_every_half_is_decoded_exactly(device: Device, options: Options, packing
 
 
 def floats() -> Array:
-    """Returns floats near every float16 and near every midpoint of two, of all magnitudes, and some out of range."""
+    """Returns floats near every float16 number, near every midpoint of two, and beyond the range of float16."""
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
     middles = (halves[1:] + halves[:-1]) / 2
     about = np.concatenate([halves, middles, [65520.0, 65519.99, 65536.0, 2.0**-25, 2.0**-26]]).astype(np.float32)
@@ -65,7 +65,7 @@ def floats() -> Array:
 @PACKING
 @pytest.mark.parametrize("options", WAYS, ids=["uint", "float"])
 def test_floats_are_rounded_to_the_nearest_half(device: Device, options: Options, packing: bool) -> None:
-    """Fails if a tie is not rounded to even, a subnormal in too large steps, or 65520 to a finite number."""
+    """Fails if a tie is not rounded to even, a subnormal is rounded too coarsely, or 65520 becomes finite."""
     matrix = floats()
     matrix[np.abs(matrix) < 2.0**-126] = 0  # software GL flushes subnormal floats to zero
     layouts = Layout(len(matrix), SIDE), Layout(len(matrix), SIDE, (1, 2), "f16")
@@ -118,7 +118,7 @@ def test_blocks_are_decoded_exactly_in_every_column_tile(
 
 @pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if not fmt.quantised])
 def test_a_format_is_rounded_within_its_spacing(name: str) -> None:
-    """Fails if a format's spacing, from which tolerances are derived, does not bound its rounding."""
+    """Fails if a format's spacing, from which tolerances are derived, does not bound the format's rounding."""
     fmt, random = FORMATS[name], np.random.default_rng(0)
     values = random.uniform(1, 2, (50, fmt.values_per_texel)).astype(np.float32)
     found = fmt.unpack(fmt.pack(values)).reshape(values.shape)

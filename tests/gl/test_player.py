@@ -46,7 +46,7 @@ ROWS = Program(
 
 
 def products(kernel: str = "4x8") -> tuple[Program, dict[str, Layout]]:
-    """Returns a program with two products in a row: `mid` and `y`."""
+    """Returns a program with two consecutive products: `mid` and `y`."""
     rec, k = Recorder(), KERNELS[kernel]
     x = rec.fixed("x", Layout(M, K, (k.tile_rows, k.tile_cols)), "input")
     w, v = rec.fixed("w", Layout(-(-K // 4) * 4, N), "weight"), rec.fixed("v", Layout(132, 50), "weight")
@@ -69,7 +69,7 @@ def results(player: Player) -> list[Array]:
 
 @pytest.mark.parametrize("draw_flops", [30_000, 7_001, 1])
 def test_bands_give_the_same_bits(device: Device, draw_flops: int) -> None:
-    """Fails if splitting a long draw omits a column, or a scissor stays set for the next pass."""
+    """Fails if splitting a long draw into bands omits a column, or a scissor stays set for the next pass."""
     program, layouts = products()
     found = []
     for options in ({}, {"draw_flops": draw_flops}):
@@ -112,7 +112,7 @@ def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
 
 @pytest.mark.parametrize("draw_flops", [10**10, 500])
 def test_columns_on_the_left_are_left_out(device: Device, draw_flops: int) -> None:
-    """Fails if a pass draws columns before `first_column`, in one draw or its scissor stays for the next pass."""
+    """Fails if a pass draws columns before `first_column`, or its scissor stays set for the next pass."""
     width = 12
     textures = {"c": Texture("c", width, 6, 1, "float", "state")}
     part = Pass("part", "f", (), (("c", 0),), (width, 6), flops=1000, first_column=8)
@@ -141,7 +141,7 @@ def test_parts_of_a_target_make_a_whole(device: Device) -> None:
 
 @pytest.mark.parametrize(("pos", "columns"), [(0, 1), (1, 2), (29, 9), (90, 12)])
 def test_only_keys_to_the_position_are_drawn(device: Device, pos: int, columns: int) -> None:
-    """Fails if a pass draws columns of keys that no query attends to, or leaves some out."""
+    """Fails if a pass draws columns of keys that no query attends to, or leaves out columns of other keys."""
     textures = {"c": Texture("c", 12, 6, 1, "float", "state")}
     entry = Entry("keys", (), (Pass("keys", "f", (), (("c", 0),), (12, 6), keys=4),), {})
     with Player(device, Program(textures, {"f": WRITE}, {"keys": entry}, {}, ROWS.scalars)) as player:
@@ -171,7 +171,7 @@ def test_no_block_of_pixels_is_shaded_twice(device: Device) -> None:
 
 
 def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:
-    """Returns a counter in two states; each entry (read, written, swap names) writes one more than it reads."""
+    """Returns a program whose entries write one more than they read; an entry is (read, written, swap both names)."""
     text = "precision highp float;\nprecision highp sampler2DArray;\nuniform sampler2DArray u_x;\n"
     text += "layout(location = 0) out vec4 y;\n"
     text += "void main() { y = texelFetch(u_x, ivec3(gl_FragCoord.xy, 0), 0) + 1.0; }\n"
@@ -199,7 +199,7 @@ def test_states_that_flip_are_found_under_their_names(device: Device) -> None:
         made = dict(device.live)
         for entry in ("step", "look") * 10:
             player.play(entry)
-        assert device.live == made  # the commands of both orders exist now
+        assert device.live == made  # commands for both orders of the states exist now
         player.write("c", 0, np.full((1, 2, 4), 40, np.float32))
         player.play("step")
         assert player.read("c")[0, 0, 0].tolist() == [41] * 4
@@ -221,7 +221,7 @@ def test_closing_twice_is_harmless(device: Device) -> None:
 
 
 def test_two_players_share_weights(device: Device) -> None:
-    """Fails if the second player uploads its own weights, or releases the first one's when it closes."""
+    """Fails if the second player uploads its own weights, or releases the first player's weights when it closes."""
     program, layouts = products()
     with Player(device, program) as first:
         fill(first, layouts)
@@ -326,12 +326,12 @@ def watch(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[str]:
 def test_the_token_loop_makes_nothing(
     device: Device, goldens: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if a token compiles, allocates or queries an error, which costs 1 ms on some drivers or leaks."""
+    """Fails if a token compiles, allocates, or queries an error, which takes 1 ms on some drivers."""
     with LanguageModel.from_pretrained(
         goldens / "inverse-layer-f16", device=os.environ.get("GLGPT_TEST_DEVICE", "software")
     ) as model:
         tokens = model.generate_ids([1, 2, 3], 30, **settings)
-        next(tokens)  # compiles the prompt's shaders; those of `decode` compile at loading
+        next(tokens)  # compiles the prompt's shaders; shaders of `decode` compile at loading
         live, size = dict(device.live), device.texture_bytes
         called = watch(monkeypatch, device)
         for _ in range(20):
@@ -341,7 +341,7 @@ def test_the_token_loop_makes_nothing(
 
 
 def test_a_players_memory_is_the_programs(device: Device) -> None:
-    """Fails if textures take more memory than `info` announces."""
+    """Fails if textures take more memory than the program's `nbytes`, which `info` reports."""
     config = GPT2Config(vocab_size=50, n_positions=70, n_embd=16, n_layer=2, n_head=2)
     program = generation_program(config, device.limits, KERNELS["4x8"], "f16")
     before = device.texture_bytes

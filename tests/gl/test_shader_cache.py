@@ -17,7 +17,7 @@ for_root = pytest.mark.skipif(not IS_ROOT, reason="the driver's own cache serves
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache folder; the driver's variables are not set, and are restored after the test."""
+    """Returns the cache folder; unsets the driver's variables, which are restored after the test."""
     for name in (ENABLED, FOLDER):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -53,7 +53,7 @@ def test_a_folder_that_others_can_change_is_not_used(cache: Path) -> None:
 
 @for_root
 def test_a_folder_to_which_others_can_add_files_is_not_used(cache: Path) -> None:
-    """The sticky bit keeps files from being replaced, but not from being added."""
+    """Fails if a folder with the sticky bit is used: others cannot replace its files, but can add some."""
     cache.mkdir(parents=True)
     cache.chmod(0o1777)
     enable_shader_cache()

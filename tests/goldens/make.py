@@ -1,13 +1,13 @@
 """Writes the golden checkpoints of this folder: tiny models of odd shapes, and transformers' results for them.
 
-    python tests/goldens/make.py           writes them again
-    python tests/goldens/make.py --check   makes them in a temporary folder and compares them with the existing ones
+    python tests/goldens/make.py           writes the goldens again
+    python tests/goldens/make.py --check   compares this folder's goldens with goldens made in a temporary folder
 
 Needs torch and transformers; the tests that read the goldens need neither. Each folder holds `config.json`, weights in
 one of the layouts of published checkpoints, and `reference.npz`: `tokens` [T], `logits` [T, vocab], `greedy` (prompt
-and up to 16 greedy ids), and every activation under its dotted name, computed in float64 by transformers' modules with
-eager attention and rounded to float32. `checksums.json` has the SHA-256 of each tensor's values as row-major
-little-endian float32. `training` is the golden of a training, by `make_training.py`.
+and up to 16 greedy ids), and every activation under its dotted name. Transformers' modules compute the results in
+float64 with eager attention; they are rounded to float32. `checksums.json` has the SHA-256 of each tensor's values as
+row-major little-endian float32. `training` is the golden of a training run (`make_training.py`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 HERE = Path(__file__).resolve().parent
-NEAR = 1e-6  # rounding a float64 to float32 differs by less
-LLAMA_NEAR = 1e-5  # transformers computes Llama's norms in float32; sums differ by processor (2e-6 seen)
-SEED = 3  # of the first case, plus 1 for each further one; chosen so that no greedy choice is a near tie
+NEAR = 1e-6  # tolerance: more than the rounding of float64 to float32
+LLAMA_NEAR = 1e-5  # transformers computes Llama's norms in float32, whose sums depend on the processor (2e-6 seen)
+SEED = 3  # seed of the first case, plus 1 for each later case; chosen so that no greedy choice is a near tie
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 # name: (config, length of the prompt, stored dtype, layout, prefix)
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[dict[str, Any], int, str, str, bool]] = {
 
 
 def make(name: str, folder: Path, seed: int) -> dict[str, str]:
-    """Writes one golden into `folder`; returns the checksum of each tensor, by canonical name."""
+    """Writes one golden into `folder`. Returns the checksum of each tensor, by canonical name."""
     fields, length, dtype, layout, prefix = CASES[name]
     fields = fields | {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
     config = GPT2Config(**fields)
@@ -110,7 +110,8 @@ def make(name: str, folder: Path, seed: int) -> dict[str, str]:
     stored: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         for full, parameter in sorted(model.named_parameters()):
-            # Wide enough for sharp attention and all of each activation's curve; norms around one.
+            # The spread is wide enough for sharp attention and for the whole curve of each activation function. The
+            # weights of norms are around one.
             values = rng.normal(1.0 if ".ln_" in full and full.endswith("weight") else 0.0, 0.3, parameter.shape)
             tensor = torch.from_numpy(values).to(DTYPES[dtype])
             parameter.copy_(tensor.double())
@@ -147,14 +148,14 @@ def save(folder: Path, tensors: dict[str, torch.Tensor], layout: str) -> None:
 
 
 def save_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Writes one safetensors file; the library itself would make it readable by its owner only."""
+    """Writes one safetensors file that all users can read; the library makes it readable only by its owner."""
     save_file(tensors, path, {"format": "pt"})
     path.chmod(0o644)
 
 
 @torch.no_grad()
 def reference(model: GPT2LMHeadModel, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns logits, greedy continuation and every activation of `model`, which runs in float64."""
+    """Returns the logits, the greedy continuation and every activation of `model`, a float64 model."""
     config = model.config
     body, ids = model.transformer, torch.from_numpy(tokens)[None]
     caught: dict[str, torch.Tensor] = {}
@@ -199,7 +200,7 @@ def reference(model: GPT2LMHeadModel, tokens: np.ndarray) -> dict[str, np.ndarra
         scale /= i + 1 if config.scale_attn_by_inverse_layer_idx else 1
         scores = (q @ k.transpose(1, 2) * scale).masked_fill(above, -torch.inf)
         caught[h + "attn.scores"], caught[h + "attn.pattern"] = scores, scores.softmax(-1)
-        # The values recomputed here must equal transformers'.
+        # The values that this script recomputes must equal transformers'.
         close(caught[h + "attn.pattern"], run.attentions[i][0])
         close((caught[h + "attn.pattern"] @ v).transpose(0, 1).flatten(1), caught[h + "attn.z"])
         before = caught[f"h.{i - 1}.resid_post"] if i else caught["embed"]
@@ -228,12 +229,12 @@ def make_all(folder: Path) -> None:
 
 
 def differences(made: Path, kept: Path) -> list[str]:
-    """Lists the files that differ: weights in any bit, references by more than float32's rounding."""
+    """Returns the files that differ: weights in any bit, references by more than the tolerance."""
     found = []
     for file in sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file()):
         if not (kept / file).exists():
             found.append(f"{file} is missing")
-        elif file.suffix == ".bin":  # torch's older format contains memory addresses
+        elif file.suffix == ".bin":  # compares tensors, since torch's older format contains memory addresses
             new, old = (torch.load(root / file, weights_only=True) for root in (made, kept))
             if list(new) != list(old) or not all(new[key].equal(old[key]) for key in new):
                 found.append(f"{file} differs")
@@ -249,7 +250,7 @@ def differences(made: Path, kept: Path) -> list[str]:
 
 
 def main() -> int:
-    """Writes or checks; returns 1 if the check finds a difference."""
+    """Writes or checks the goldens. Returns 1 if the check finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     if not parser.parse_args().check:

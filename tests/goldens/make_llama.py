@@ -39,7 +39,7 @@ DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 
 
 def make_llama(name: str, folder: Path, seed: int, save: Any) -> dict[str, str]:
-    """Writes one golden into `folder`; returns the checksum of each tensor, by canonical name."""
+    """Writes one golden into `folder`. Returns the checksum of each tensor, by canonical name."""
     fields, length, dtype, layout = LLAMAS[name]
     config = LlamaConfig(**fields, bos_token_id=0, eos_token_id=0)
     config._attn_implementation = "eager"
@@ -67,7 +67,7 @@ def make_llama(name: str, folder: Path, seed: int, save: Any) -> dict[str, str]:
 
 @torch.no_grad()
 def reference(model: LlamaForCausalLM, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns logits, greedy continuation and every activation of `model`, which runs in float64."""
+    """Returns the logits, the greedy continuation and every activation of `model`, a float64 model."""
     config, body, ids = model.config, model.model, torch.from_numpy(tokens)[None]
     caught: dict[str, torch.Tensor] = {}
     angles: list[Any] = []
@@ -103,7 +103,7 @@ def reference(model: LlamaForCausalLM, tokens: np.ndarray) -> dict[str, np.ndarr
         shared = [x.repeat_interleave(len(q) // len(k), 0) for x in (k, v)]
         scores = (q @ shared[0].transpose(1, 2) * config.head_dim**-0.5).masked_fill(above, -torch.inf)
         caught |= {h + "scores": scores, h + "pattern": scores.softmax(-1)}
-        # The values recomputed here must equal transformers', whose softmax is float32.
+        # The values that this script recomputes must be close to transformers', whose softmax is float32.
         torch.testing.assert_close(caught[h + "pattern"], run.attentions[i][0], rtol=1e-6, atol=1e-6)
         torch.testing.assert_close((run.attentions[i][0] @ shared[1]).transpose(0, 1).flatten(1), caught[h + "z"])
     caught["logits"] = run.logits[0]

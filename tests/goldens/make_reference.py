@@ -1,4 +1,4 @@
-"""Completes every family's reference: the greedy continuation, and arrays to save."""
+"""Completes the reference of a model of any family with its greedy continuation, as arrays to save."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 
 
 def with_greedy(model: Any, tokens: np.ndarray, caught: dict[str, torch.Tensor], context: int) -> dict[str, np.ndarray]:
-    """Returns a `reference.npz`: `tokens`, up to 16 `greedy` ids after their first half, and the activations.
+    """Returns the arrays of a `reference.npz`: `tokens`, `greedy` and the activations.
+
+    `greedy` has the first half of `tokens` and up to 16 greedy ids after it.
 
     Raises AssertionError if float32 could not distinguish the two best ids.
     """

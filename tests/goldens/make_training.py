@@ -1,9 +1,13 @@
-"""Makes the golden of a training for `make.py`: torch's float64 results of ten steps of a tiny GPT-2.
+"""Makes the golden of a training run for `make.py`: torch's float64 results of ten steps of a tiny GPT-2.
 
-The folder holds a float16 checkpoint and `training.npz`: `inputs` and `targets` [steps, batch, context], the settings
-of AdamW (decay of matrices only) and of clipping by `setting.NAME`, `logits` of the first batch before the first step,
-`losses` and `norms` of all gradients by step, and, for each gradient of the first step, its norm and up to sixteen
-evenly spaced values by `norm.NAME` and `slice.NAME`.
+The folder holds a float16 checkpoint and `training.npz`, with these arrays:
+
+- `inputs` and `targets` [steps, batch, context]
+- `setting.NAME`: the settings of AdamW (only matrices decay) and of clipping
+- `logits` of the first batch before the first step
+- `losses` and `norms`: the loss and the norm of all gradients in each step
+- `norm.NAME` and `slice.NAME`: the norm of a parameter's gradient in the first step, and up to sixteen of its values,
+  evenly spaced
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ SLICE = 16
 
 
 def make_training(folder: Path, seed: int) -> None:
-    """Writes the checkpoint and the results of its training."""
+    """Writes the checkpoint and the results of the training run."""
     fields = FIELDS | dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     fields |= {"bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(GPT2Config(**fields, attn_implementation="eager")).double()
@@ -46,7 +50,7 @@ def make_training(folder: Path, seed: int) -> None:
 
 
 def trained(model: GPT2LMHeadModel, inputs: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """Takes the steps; returns logits, losses and gradients."""
+    """Takes the steps. Returns the arrays of logits, losses and gradients."""
     s, decayed = SETTINGS, [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": decayed, "weight_decay": s["weight_decay"]}, {"params": others, "weight_decay": 0.0}]

@@ -1,4 +1,4 @@
-"""Chat templates that use what popular ones use, and small models with one of them."""
+"""Chat templates with the features of popular ones, and small models that contain one of these templates."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TEMPLATES = {
 {%- for m in messages %}{%- if m.role == 'system' %}{%- continue %}{%- endif %}{%- set ns.count = ns.count + 1 %}
 {{- ns.count ~ ('*' if loop.index0 == ns.last else '') ~ (': ' if not loop.last else ':: ') ~ m.content ~ eos_token }}
 {%- endfor %}{%- if add_generation_prompt %}{{- '?' }}{%- endif %}""",
-    # Contents of parts, macros, filters.
+    # Contents that consist of parts; macros; filters.
     "parts": """{%- macro shown(content) -%}{%- if content is string %}{{- content }}{%- else %}
 {%- for part in content %}{%- if part.type == 'text' %}{{- part.text }}{%- else %}{{- '[' ~ part.type | upper ~ ']' }}
 {%- endif %}{%- endfor %}{%- endif %}{%- endmacro -%}
@@ -90,7 +90,7 @@ TEMPLATES = {
 {% endif %}""",
 }
 
-# A schema that llguidance would compile for hours: what matches all of these expressions.
+# A schema that llguidance would compile for hours: a string that matches all of these expressions.
 ENDLESS = {"allOf": [{"type": "string", "pattern": f"^.*[a-z{i % 10}].{{{i}}}$"} for i in range(30)]}
 
 
@@ -101,7 +101,7 @@ def chat_llama(path: Path, template: str | None = CHATML, context: int = 512) ->
 
 
 def turns(count: int, system: str = "") -> Messages:
-    """Returns messages that end with the user's number `count`."""
+    """Returns a conversation that ends with the user's message number `count`."""
     found: Messages = [{"role": "system", "content": system}] if system else []
     for i in range(1, count + 1):
         found.append({"role": "user", "content": f"  hello {i}, are you there?\n"})

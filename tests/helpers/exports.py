@@ -1,4 +1,4 @@
-"""Exports pages for the tests of this folder."""
+"""Exports pages for tests, with few recordings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from glgpt.page import programs, training
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 
-# Pages of the tests choose one. The first has no panels, like the shards, and strided columns, like a training.
+# A page of a test chooses one of these. The first has no panels, like the shards of weights, and strided columns, like
+# programs of a training.
 USUAL = ("4x8", "8x4-contiguous")
 FEW = ("4x4", *USUAL)  # also for devices with four draw buffers
 
 
 @contextmanager
 def few_recordings(*names: str) -> Iterator[None]:
-    """Makes exports have these recordings, by default `FEW`."""
+    """Limits exports to the recordings `names`, by default `FEW`."""
 
     def few(dtype: Any) -> list[programs.Recording]:
         return [r for r in every(dtype) if r.name in (names or FEW)]

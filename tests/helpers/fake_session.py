@@ -1,4 +1,4 @@
-"""A session without Flower: its folder, and a site that requests rounds when a test wants them."""
+"""A session without Flower: its folder, its rounds, and a replacement for Flower that requests them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Clock:
 
 
 def make_session(**changed: Any) -> Session:
-    """Returns a session of a model with a few hundred parameters."""
+    """Returns a session of a model with 3,000 parameters."""
     # the learning rate is large, so that AdamW could make the changes of 0.5 that tests send
     settings = Settings(tokenizer="bytes", steps=100, lr=1.0, min_lr=0.1, warmup=2, **TINY)
     config = settings.model_config(256)
@@ -107,8 +107,8 @@ class FakeFlower:
     def __init__(self, files: Files) -> None:
         self.files, self.session = files, files.session()
         self.outer = rules.Outer(self.session.outer_lr, self.session.outer_momentum)
-        self.asked = 0  # the current round
-        self.runs_over = 0  # replies that arrive after their run has ended
+        self.asked = 0  # the last round that was requested
+        self.runs_over = 0  # number of replies that arrive after their run has ended
         self.replies: list[np.ndarray] = []
         self.metrics: list[Any] = []
 

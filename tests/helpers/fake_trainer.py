@@ -22,16 +22,16 @@ from glgpt.system.files import written_whole
 from glgpt.training import loop
 from glgpt.training.events import RunTrainer, StepResult
 
-LATE = 4  # steps whose results are not returned yet, as of the real trainer
+LATE = 4  # number of steps by which results are late, as in the real trainer
 OVERFLOW_AT = 3  # the step that is repeated in f16
 BREAK_AT = int(os.environ.get("FAKE_BREAK_AT", "0"))  # the step whose loss is NaN
 SECONDS = float(os.environ.get("FAKE_SECONDS", "0"))  # duration of a step
 
-BEGUN: list[float] = []  # times at which steps started, of all trainers
+BEGUN: list[float] = []  # start times of the steps of all trainers
 
 
 class Trainer:
-    """Satisfies `RunTrainer`; tests/training/test_run_trainer.py checks it and the real one alike."""
+    """Satisfies `RunTrainer`; tests/training/test_run_trainer.py runs the same checks on it and on the real one."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ OFTEN: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Creates a folder with a play in it, installs this module as the trainer, and draws no loss curves."""
+    """Changes to a folder with a play in it, installs this module as the trainer, and leaves out loss curves."""
     monkeypatch.setitem(sys.modules, "glgpt.training.trainer", sys.modules[__name__])
     monkeypatch.setattr("glgpt.training.loop.loss_curve", draw_nothing)
     monkeypatch.chdir(tmp_path)
@@ -167,12 +167,12 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def draw_nothing(training: np.ndarray, validation: np.ndarray, title: str, path: Path) -> None:
-    """Replaces a loss curve, which takes longer to draw than the steps of a run with this trainer."""
+    """Creates an empty file, since drawing a loss curve takes longer than the steps of a run with this trainer."""
     path.touch()
 
 
 def metrics(run: str | Path) -> list[dict[str, Any]]:
-    """Returns the lines without fields that depend on time."""
+    """Returns the metrics of a run, without the fields that depend on time."""
     lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k != "tokens_per_s"} for line in lines]
 

@@ -47,7 +47,7 @@ class Command:
 
 @contextlib.contextmanager
 def running() -> Iterator[Callable[..., Command]]:
-    """Yields a function that starts commands. Ends those that still run on exit."""
+    """Yields a function that starts commands. On exit, ends the commands that still run."""
     started: list[Command] = []
 
     def start(*args: str) -> Command:

@@ -1,4 +1,4 @@
-"""A client over a real socket that sends what a test wants."""
+"""A client that sends the messages of a test over a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small GGUF files for tests: llamas and a GPT-2 of random weights, with a byte-level tokenizer."""
+"""Small GGUF files for tests: llamas of random weights, with a byte-level tokenizer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LLAMA = {
 
 
 def llama_tensors(kind: str = "F32", seed: int = 0) -> list[Tensor]:
-    """Returns the tensors of a llama of two blocks, whose matrices are of a kind."""
+    """Returns the tensors of a llama of two blocks, whose matrices have the type `kind`."""
     draw = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {"token_embd": (VOCAB, 64), "output_norm": (64,)}
     for i in range(2):
@@ -64,7 +64,7 @@ def llama(path: Path, kind: str = "F32", metadata: Mapping[str, Any] | None = No
     return path
 
 
-FLOAT16_BYTES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # bytes of float16
+FLOAT16_BYTES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # offsets of float16
 WIDE_SIZES = {"embedding_length": 256, "block_count": 1, "feed_forward_length": 512, "rope.dimension_count": 64}
 WIDE_LLAMA = LLAMA | {f"llama.{name}": size for name, size in WIDE_SIZES.items()}
 WIDE_SHAPES = {
@@ -76,7 +76,7 @@ WIDE_NORMS = ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
 
 
 def random_bytes(kind: TensorType, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.uint8]:
-    """Returns random bytes of a tensor, with every level and scales of both signs; its weights are about 0.05."""
+    """Returns random bytes of a tensor, with every level and scales of both signs; weights are about 0.05 in size."""
     if kind.unpack is None:
         return encode(kind, draw.standard_normal(shape, np.float32) * np.float32(0.05))
     found = draw.integers(0, 256, (math.prod(shape) // kind.block, kind.nbytes), np.uint8)
@@ -88,7 +88,7 @@ def random_bytes(kind: TensorType, shape: tuple[int, int], draw: np.random.Gener
 
 
 def wide_llama(path: Path, kinds: Mapping[str, str], usual: str, metadata: Mapping[str, Any] = WIDE_LLAMA) -> Path:
-    """Writes a llama of one block, whose matrices are of the type `usual` unless `kinds` says otherwise."""
+    """Writes a llama of one block, whose matrices are of the type `usual` unless `kinds` names another one."""
     draw = np.random.default_rng(3)
     data = {name: random_bytes(KINDS[kinds.get(name, usual)], shape, draw) for name, shape in WIDE_SHAPES.items()}
     ones = np.ones(256, np.float32)

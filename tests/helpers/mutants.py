@@ -1,6 +1,6 @@
 """Small faults that the tests must catch: `make mutants`, or `python tests/helpers/mutants.py [NAME…]`.
 
-Each fault is made in a scratch copy of the repository, where its tests then run. It is
+Each fault is made in a scratch copy of the repository, where its tests then run. A fault is
 
 - caught if they fail, as they should;
 - survived if they pass: strengthen a test;
@@ -57,7 +57,7 @@ class Mutant:
 
     @property
     def in_page(self) -> bool:
-        """True if Vitest runs its tests."""
+        """True if Vitest runs the tests of this fault."""
         return self.tests[0].endswith(".ts")
 
 
@@ -115,7 +115,7 @@ def run(tests: tuple[str, ...], folder: Path, seconds: float) -> tuple[int | Non
 
 
 def groups(chosen: list[Mutant]) -> list[tuple[str, ...]]:
-    """Returns what to run without a fault: Vitest's files, pytest's, and each selection by -k separately."""
+    """Returns the tests to run without a fault: Vitest's, pytest's, and each selection by -k separately."""
     selected = [m.tests for m in chosen if "-k" in m.tests]
     rest = [tuple(t for m in chosen if m.in_page == page and "-k" not in m.tests for t in m.tests) for page in (0, 1)]
     return [tuple(dict.fromkeys(tests)) for tests in rest if tests] + list(dict.fromkeys(selected))

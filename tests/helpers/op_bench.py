@@ -149,7 +149,7 @@ def unpacked(layout: Layout, texels: Array) -> tuple[Array, Array]:
 
 
 def held_to(case: str, want: Want, matrix: Array, whole: Array) -> None:
-    """Compares a result with the reference, and checks that texels beyond the matrix are zero."""
+    """Compares a result with the reference, and checks that columns beyond the matrix are zero."""
     near: float | Array
     near, k = EVERY[case].near
     ours, fmt = want.read(matrix) if want.read else matrix, want.tensor.layout.format

@@ -1,4 +1,4 @@
-"""Stands in for the probe, which takes seconds, and is repeated by each process while the machine is busy."""
+"""Replaces the probe, which takes seconds and which each process repeats while the machine is busy."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from glgpt.program.kernel import KERNELS
 from glgpt.system.files import write_json
 from glgpt.tuning.kernel_selection import STORAGES, cache_file, measured_names, probe_key, variants
 
-FASTEST = "8x4-contiguous textureLod"  # as most probes of a slow processor find
+FASTEST = "8x4-contiguous textureLod"  # the result of most probes of a slow processor
 MS = {"contiguous": 17.0, "strided": 33.0, FASTEST: 5.0}
 TIMES = {name: MS.get(name, MS.get(name.split()[0], 10.0)) for name in measured_names(variants(KERNELS.values()))}
 
 
 def remember_probe() -> None:
-    """Writes these times into the cache as those of the software device, if there is one."""
+    """Writes `TIMES` into the cache as the probe results of the software device, if there is one."""
     try:
         device = open_device("software")
     except DeviceError:
-        return  # the tests that need it say so
+        return  # tests that need the device report the error
     keys = [probe_key(device, Options(device.header, storage=storage)) for storage in STORAGES]
     cache_file().parent.mkdir(parents=True, exist_ok=True)
     write_json(cache_file(), dict.fromkeys(keys, TIMES))

@@ -25,13 +25,13 @@ def embed(ids: NDArray[np.int64], wte: Array, wpe: Array, pos: int) -> Array:
 
 
 def edit(x: Array, held: Mapping[str, Array], rows: NDArray[np.int64]) -> Array:
-    """Returns x gain + shift by these rows of both; row 0 leaves x unchanged."""
+    """Returns x * gain + shift, with `rows` of gain and shift; row 0 leaves x unchanged."""
     changed = x * held["gain"][rows] + held["shift"][rows]
     return np.where(rows[:, None] > 0, changed, x)
 
 
 def set_pattern(x: Array, how: Array, n_head: int, pos: int) -> Array:
-    """Sets rows t n_head + head of a pattern by `how` of each head: 0 unchanged, else ops.PATTERNS[how - 1]."""
+    """Sets row `t * n_head + head` of a pattern by how[head]: 0 leaves it unchanged, n sets ops.PATTERNS[n - 1]."""
     y = x.copy()
     for row in range(len(x)):
         t, kind = pos + row // n_head, how[row % n_head]
@@ -58,7 +58,7 @@ def norm_fold(gain: Array, bias: Array, w: Array, shift: Array) -> tuple[Array, 
 
 
 def finish_norm(product: Array, row: Array, gain_w: Array, bias_w: Array, eps: float) -> Array:
-    """Returns the product of a row's norm, from that of the row times its gain."""
+    """Returns the product of a normed row and a matrix, from the product of the row times its gain."""
     mean, squares = moments(row)
     return (product - mean * gain_w) / math.sqrt(squares[0] / row.shape[1] + eps) + bias_w
 
@@ -108,7 +108,8 @@ def attend(pattern: Array, v: Array) -> Array:
 def attend_ranges(score: Array, v: Array, keys: int) -> tuple[Array, Array]:
     """Attends for one row in ranges of keys; returns each range's result and the log of its summed exponentials.
 
-    score is `[n_head, 1, reached]`, v `[reached, n_head * d]`, results `[ranges, n_head * d]`, logs `[ranges, n_head]`.
+    Shapes: score `[n_head, 1, reached]`, v `[reached, n_head * d]`, results `[ranges, n_head * d]`, and logs
+    `[ranges, n_head]`.
     """
     starts = range(0, score.shape[2], keys)
     values = [attend(softmax(score[:, :, s : s + keys]), v[s : s + keys])[0] for s in starts]
@@ -161,7 +162,7 @@ def gpt2(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ids: list[int]
 
 
 def random_weights(config: GPT2Config, seed: int = 0, spread: float = 0.3) -> dict[str, NDArray[np.float32]]:
-    """Returns weights wide enough for sharp attention and for the bends of an activation; norms are around one."""
+    """Returns weights large enough for sharp attention and the curves of activations; gains of norms are around 1."""
     rng = np.random.default_rng(seed)
     found = {}
     for name, shape in ((p.name, p.shape) for p in config.parameters.values()):

@@ -30,18 +30,18 @@ def _score_rows(x: Array) -> Array:
 
 
 def scores(q: Array, k: Array, n_head: int, scale: float, batch: int) -> Array:
-    """Returns causal scores from position 0, MASKED beyond."""
+    """Returns causal scores from position 0, MASKED beyond each row's position."""
     y = scale * _apart(q, batch, n_head) @ _apart(k, batch, n_head).transpose(0, 1, 3, 2)
     return _score_rows(np.where(np.tri(y.shape[2], dtype=bool), y, ref.MASKED))
 
 
 def softmax(x: Array, share: int) -> Array:
-    """Returns the softmax of each row of scores up to its position; `share` rows have the same one."""
+    """Returns the softmax of each row of scores up to its position; `share` consecutive rows have the same position."""
     return ref.softmax(np.where(np.arange(x.shape[1]) <= np.arange(len(x))[:, None] // share, x, -np.inf))
 
 
 def attend(pattern: Array, v: Array, n_head: int, batch: int, scale: float) -> Array:
-    """Attends causally: values of a pattern beyond its position are ignored."""
+    """Attends causally: values of a pattern beyond a row's position are ignored."""
     cube = pattern.reshape(-1, batch, n_head, pattern.shape[1]).transpose(1, 2, 0, 3)
     z = scale * np.tril(cube) @ _apart(v, batch, n_head)
     return z.transpose(2, 0, 1, 3).reshape(len(v), v.shape[1])
@@ -54,7 +54,7 @@ def cross_entropy(x: Array, targets: NDArray[np.int64]) -> float:
 
 
 def prediction(x: Array, targets: NDArray[np.int64]) -> Array:
-    """Returns (-log softmax(x)[target], rank of the target, probability of the likeliest, 1); 0 if target < 0."""
+    """Returns (-log softmax(x)[target], rank of the target, probability of the likeliest, 1); zeros if target < 0."""
     found = np.zeros((len(x), 4))
     for row, target in enumerate(targets):
         if target >= 0:
@@ -80,7 +80,7 @@ def kept(rows: int, cols: int, rate: float, site: int, seed: int, step: int, par
 
 
 def normal(rows: int, cols: int, mean: float, spread: float, site: int, seed: int) -> Array:
-    """Returns normally distributed numbers of the same hash, by Box and Muller."""
+    """Returns normally distributed numbers from the hash that dropout uses, by the Box-Muller transform."""
     lanes: list[Array] = []
     h = [share + 0.5 / 2**24 for share in _hashed(rows, cols, site, 0, seed, 0)]
     for u, v in (h[:2], h[2:]):
@@ -89,7 +89,7 @@ def normal(rows: int, cols: int, mean: float, spread: float, site: int, seed: in
 
 
 def _hashed(rows: int, cols: int, site: int, part: int, seed: int, step: int) -> list[Array]:
-    """Returns four numbers of 24 bits for each texel, 0 <= x < 1: pcg4d twice, in integers mod 2^32."""
+    """Returns four numbers of 24 bits for each texel, 0 <= x < 1, by applying pcg4d twice in integers mod 2^32."""
     row, c4 = np.meshgrid(np.arange(rows), np.arange(-(-cols // 4)), indexing="ij")
     place = _pcg4d([row, c4, np.full_like(row, site), np.full_like(row, part)])
     keyed = [value ^ key for value, key in zip(place, (seed, step, 0, 0), strict=True)]

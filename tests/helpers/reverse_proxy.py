@@ -23,7 +23,7 @@ http {{
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Creates a self-signed certificate for 127.0.0.1; returns the paths of it and of its key."""
+    """Creates a self-signed certificate for 127.0.0.1; returns the paths of the certificate and its key."""
     cert, key = folder / "cert.pem", folder / "key.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=127.0.0.1"
     command += " -addext subjectAltName=IP:127.0.0.1"
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def proxied(folder: Path, page: int = 1, split: int = 1, together: int = 1) -> Iterator[tuple[str, Path]]:
-    """Runs the example's server block for servers on these ports; yields its origin and its certificate."""
+    """Runs the example's server block for servers on these ports; yields the proxy's origin and its certificate."""
     nginx = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin") or "nginx"
     cert, key = certificate(folder)
     port, server = free_port(), EXAMPLE.read_text()

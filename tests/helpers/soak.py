@@ -1,4 +1,4 @@
-"""Marks the parameters of a test that repeat others: they run in `make test-slow`."""
+"""Marks test parameters that repeat others, so that they run only in `make test-slow`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def mostly_soak(values: Iterable[Any], kept: Container[Any]) -> list[Any]:
-    """Returns parameters of a test, marked `soak` unless they are in `kept`; a tuple has a value for each name."""
+    """Returns parameters of a test, marked `soak` unless they are in `kept`. A tuple has a value per argument."""
     return [value if value in kept else _soak(value) for value in values]
 
 

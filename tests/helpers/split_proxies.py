@@ -46,7 +46,7 @@ class Proxy:
 
 
 class Cutting(Proxy):
-    """Breaks the connection at reads number `after`, counted over both directions. `cuts` counts the breaks."""
+    """Breaks the connection at the reads numbered `after`, counted over both directions. `cuts` counts the breaks."""
 
     def __init__(self, target: str, *after: int) -> None:
         self.after, self.reads, self.cuts = after, 0, 0
@@ -85,7 +85,7 @@ class Delaying(Proxy):
 
 
 class Shuffling:
-    """Forwards WebSocket messages, every third one twice, and swaps simultaneous pairs `swaps` times."""
+    """Forwards WebSocket messages: sends every third one twice, and swaps `swaps` pairs sent within 10 ms."""
 
     def __init__(self, target: str, swaps: int) -> None:
         from websockets.sync.server import serve

@@ -74,7 +74,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(200, BYTES[: len(BYTES) // 2], len(BYTES))
 
     def on_resumed(self) -> None:
-        """Disconnects after a third, and continues from there when asked to."""
+        """Disconnects after a third, and continues from there if the request has a range."""
         begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
         end = min(len(BYTES), begin + len(BYTES) // 3 + 1)
         rest = len(BYTES) - begin
@@ -82,11 +82,11 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"', **content)
 
     def on_lies(self) -> None:
-        """Disconnects after four bytes, and then sends other bytes than those requested."""
+        """Disconnects after four bytes, and then sends a range that was not requested."""
         self.send_lie("bytes 0-3/8")
 
     def on_another(self) -> None:
-        """Disconnects after four bytes, and continues with a text of another length."""
+        """Disconnects after four bytes, and continues with a range of a text of another length."""
         self.send_lie("bytes 4-7/9")
 
     def send_lie(self, content: str) -> None:
@@ -106,7 +106,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(200, BYTES[:1000] if first else BYTES, len(BYTES), ETag='W/"one"')
 
     def on_drips(self) -> None:
-        """Sends one byte after another, each of them in time."""
+        """Sends 200 bytes, one every 50 ms, so that no single read times out."""
         self.send_response(200)
         self.end_headers()
         with contextlib.suppress(OSError):
@@ -115,7 +115,7 @@ class Stranger(BaseHTTPRequestHandler):
                 time.sleep(0.05)
 
     def on_headers(self) -> None:
-        """Sends headers without end."""
+        """Sends 90 headers, one every 50 ms, without ending them."""
         with contextlib.suppress(OSError):
             self.wfile.write(b"HTTP/1.1 200 OK\r\n")
             for _ in range(90):

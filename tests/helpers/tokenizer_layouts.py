@@ -1,7 +1,7 @@
 """Small tokenizer.json documents in the layouts of published models.
 
 Each has a few hundred tokens. Except for the vocabulary, a layout (normalizer, pre-tokenizer, post-processor, decoder,
-flags of the model) is that of such a model's file.
+flags of the model) equals that of the published file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _BYTE_LEVEL: Document = {"type": "ByteLevel", "add_prefix_space": False, "trim_o
 
 
 def _by_bytes(special: list[str], first: bool = False, pairs: bool = False) -> tuple[dict[str, int], list[Any]]:
-    """Returns a byte-level vocabulary, special tokens first or (added) last, and its merges as texts or as pairs."""
+    """Returns a byte-level vocabulary and its merges, as texts or as pairs.
+
+    The vocabulary begins with the special tokens if `first`, and otherwise does not contain them.
+    """
     names = [*special, *LETTER_BYTE] if first else list(LETTER_BYTE)
     merges = [*_PAIRS, "Ġ the", "Ġ be"]
     names += [merge.replace(" ", "") for merge in merges]
@@ -177,14 +180,14 @@ LAYOUTS: dict[str, Any] = {
     "qwen2": _qwen2,
     "nemo": _nemo,
     "tinyllama": lambda: _spm(normalizer=_PREPEND),  # Llama 1 and 2, Mistral 7B too
-    "llama2": lambda: _spm(pre_tokenizer=_metaspace("first")),  # as converted later; Mistral 7B 0.3 too
+    "llama2": lambda: _spm(pre_tokenizer=_metaspace("first")),  # as later versions convert it; Mistral 7B 0.3 too
     "phi3": _phi3,
     "gemma": _gemma,
 }
 
 
 def trained(name: str, corpus: list[str], size: int = 3000) -> Document:
-    """Returns a document whose merges were learned from texts that were not split, so that they cross every split."""
+    """Returns a document whose merges were learned from unsplit texts, so that they cross the layout's splits."""
     document = layout(name)
     by_bytes = not document["model"]["byte_fallback"]
     learner = tokenizers.Tokenizer(tokenizers.models.BPE())

@@ -19,7 +19,7 @@ _PRINT = "process.stdout.write(JSON.stringify(await main(given)));\n"
 
 
 def run_typescript(folder: Path, body: str, given: Any) -> Any:
-    """Returns the result of the function `main` that `body` defines for `given`, or what its promise resolves to; JSON.
+    """Calls the function `main` of `body` with `given` (JSON); returns its result, or what its promise resolves to.
 
     `body` imports modules of the page as `page/<path>`. `folder` holds the bundle.
     """
@@ -35,7 +35,7 @@ def run_typescript(folder: Path, body: str, given: Any) -> Any:
 
 @cache
 def _bundled(body: str) -> str:
-    """Returns a program that calls `body`'s main, once for the tests that share it."""
+    """Returns a program that calls `body`'s main, bundled once for all tests that use it."""
     with TemporaryDirectory(prefix="glgpt-bundle-") as folder:
         entry, bundle = Path(folder, "main.ts"), Path(folder, "main.mjs")
         entry.write_text(_MAIN.format(body=body.replace("page/", f"{VIEWER / 'src'}/")) + _PRINT, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Compares storage formats, interleaved in one run: loading, decode and prefill of a shape with random weights.
+"""Compares storage formats on a shape with random weights: loading, then decode and prefill in alternating runs.
 
 python tests/inference/measure_formats.py [--formats f32,f16,q8,q4] [--shape "GPT-2 124M"] [--rounds 9]
     [--device software]
 
-Prints medians, and for each format the median of its ratios to the first one, of wall time and of processor time.
+Prints the medians of wall time and processor time, and for each format the median ratio to the first format.
 """
 
 from __future__ import annotations

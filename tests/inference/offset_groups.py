@@ -1,9 +1,9 @@
-"""Writes a Llama checkpoint that computes the same, with the inputs of every weight rotated by 16 places.
+"""Writes an equivalent Llama checkpoint with the inputs of every weight rotated by 16 places.
 
 python tests/inference/offset_groups.py FOLDER OUT
 
-A checkpoint whose weights were in blocks of 32 before, such as one converted from GGUF, is rounded without loss to the
-same blocks. In the rotated one the groups of q8 and q4 are others, so that it shows what rounding costs.
+If the weights of a checkpoint were already rounded in blocks of 32, as in a GGUF file, rounding the same blocks again
+loses nothing. In the rotated checkpoint q8 and q4 have other groups, so that it shows what rounding costs.
 """
 
 from __future__ import annotations

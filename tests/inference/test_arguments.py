@@ -1,4 +1,4 @@
-"""Arguments of the Python API: wrong types and values are refused in one line, and the model stays usable."""
+"""Tests that the Python API refuses arguments of wrong types and values in one line, and the model stays usable."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_ids_of_another_type_are_refused(model: LanguageModel) -> None:
 
 
 def test_options_of_another_type_are_refused(model: LanguageModel) -> None:
-    """Fails if it is a Python TypeError, or an OverflowError that leaves the model unusable (temperature 1e38)."""
+    """Fails if the error is a TypeError, or an OverflowError that leaves the model unusable (temperature 1e38)."""
     for option in OPTIONS:
         for bad in WRONG:
             if bad is None and option not in ("tokens", "temperature", "eos"):
@@ -108,7 +108,7 @@ def test_an_unknown_option_is_named_with_the_closest_one(model: LanguageModel) -
 
 
 def test_a_generation_has_the_options_that_it_was_sampled_with(model: LanguageModel) -> None:
-    """Fails if the seed that was drawn is not the one of the text, or a caller can change the options."""
+    """Fails if a drawn seed does not give the same text again, or a caller can change the options."""
     run = model.generate(IDS, 4, temperature=0.9, top_k=np.int64(40), logit_bias={199: -100})
     assert run.sampling == SamplingOptions(temperature=0.9, top_k=40, logit_bias={199: -100.0}, seed=run.seed)
     assert model.generate(IDS, 4, temperature=0.9, top_k=40, logit_bias={199: -100}, seed=run.seed).read() == run.read()

@@ -1,4 +1,4 @@
-"""Several texts at once: each gives the same result as alone, whichever other texts are in the batch."""
+"""Tests several texts at once: each gives the same result as alone, whichever other texts are in the batch."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def together(
     return [(run.ids, run.stats.stopped) for run in runs]
 
 
-FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the others take as long and compile again
+FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # other goldens take as long and compile more shaders
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in FEW)) for n in GOLDENS])
 def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> None:
-    """Fails if other texts, the size of a batch, the place in the shared caches or an ended row changes a text."""
+    """Fails if a text depends on other texts, the size of a batch, its place in the shared caches or ended rows."""
     with load(goldens / name) as model:
         wanted = reference_of(goldens / name)
         prompts = prompts_for(model, 11)
@@ -81,7 +81,7 @@ def test_halves_continue_as_they_do_alone(goldens: Path, name: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["4x4", "8x4"])
 def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: str) -> None:
-    """Fails if a row's sums depend on the number of rows, or on the contents of the others."""
+    """Fails if a row's sums depend on the number of rows, or on the contents of other rows."""
     with load(goldens / "wide", kernel=kernel) as model:
         prompts = prompts_for(model, 9)[1:]  # all except the one that fills the context
         prompts = [ids[: model.config.n_positions - 4] for ids in prompts]
@@ -102,7 +102,7 @@ def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: 
 
 
 def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
-    """Fails if a text continues differently after a pause, a move of its rows or being read in again."""
+    """Fails if a text continues differently after a pause, after its rows move, or after it is read in again."""
     with load(goldens / "dhead3-relu") as model:
         decoder, most = batch_of(model), model.config.n_positions
         prompts = [ids[: most // 2] for ids in prompts_for(model, 4)]
@@ -111,7 +111,7 @@ def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
         for i in range(12):
             chosen = [text for n, text in enumerate(texts) if (i + n) % (n + 2) and len(text.ids) < most][::-1]
             if i == 6:
-                decoder.reserve(2 * len(decoder._heap.uses))  # all of them are read in again
+                decoder.reserve(2 * len(decoder._heap.uses))  # all texts are read in again
             if chosen:
                 decoder.append(chosen, [(i + len(text.ids)) % 7 % model.config.vocab_size for text in chosen])
                 for text, ours in zip(chosen, decoder.logits(), strict=True):
@@ -119,7 +119,7 @@ def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
 
 
 def test_idle_texts_make_room(goldens: Path) -> None:
-    """Fails if full caches refuse a text although others are idle, or evict one that is in use."""
+    """Fails if full caches refuse a text although other texts are idle, or evict a text that is in use."""
     with load(goldens / "dhead2-gelu") as model:
         decoder = batch_of(model)
         decoder.reserve(1)
@@ -151,7 +151,7 @@ def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
 
 
 def test_a_stop_text_ends_its_row_alone() -> None:
-    """Fails if a row continues after its stop text, or ends the others."""
+    """Fails if a row continues after its stop text, or ends other rows."""
     with load(None) as model:
         sampling: dict[str, Any] = {"temperature": 0, "stop": ["\n"]}
         prompts = ["First Citizen:\nBefore", "ROMEO:", "To be"]
@@ -238,13 +238,13 @@ def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
-    """Fails if a row of a guess has other bits than a step alone, or a wrong guess stays in the caches."""
+    """Fails if a guessed token's row has other bits than a separate step, or a wrong guess stays in the caches."""
     seen = []
     always = lookup.Speculation.checked_step
 
     def measured(self: Any, seconds: float, guessed: int, accepted: int) -> None:
         seen.append((guessed, accepted))
-        always(self, 0.0, guessed, accepted)  # as if it always paid
+        always(self, 0.0, guessed, accepted)  # as if guessing always saved time
 
     path = chat_llama(tmp_path / "model.gguf", context=256)
     prompt, repeated = "hello, hello, hello, hello, are you", "one two three, one two three, one two"

@@ -1,4 +1,4 @@
-"""Decoding with products that the device adds up by blending, next to decoding with partial sums, on one device."""
+"""Compares two ways of decoding: the device adds up products by blending, or a pass adds up partial sums."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def decoding(config: ModelConfig, kernel: Kernel, dtype: WeightFormats) -> Progr
 def decoded(
     device: Device, config: ModelConfig, kernel: Kernel, dtype: WeightFormats, times: int = 1
 ) -> list[np.ndarray]:
-    """Returns the logits after the same tokens, once for each time that they are decoded on one player."""
+    """Returns the logits of the same tokens, decoded `times` times on one player."""
     options = replace(DeviceSettings(device="software").open()[1].options, fetch="texelFetch")
     found = []
     checkpoint: Any = RandomCheckpoint(config)
@@ -77,13 +77,13 @@ def decoded(
 )
 def test_blending_decodes_like_partial_sums(name: str, dtype: str, kernel: Kernel, device: Device) -> None:
     (plain,), (blended,) = (decoded(device, CONFIGS[name], k, dtype) for k in (PLAIN, kernel))
-    assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()  # sums of another order
+    assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()  # the terms are added in another order
 
 
 @KINDS
 @pytest.mark.parametrize("wide", ["q8", "f16"])
 def test_layers_of_different_types_are_blended(wide: str, kernel: Kernel, device: Device) -> None:
-    """Fails if q, k and v, gate and up, or o and down must be stored in one type; files may mix them."""
+    """Fails if q, k and v, gate and up, or o and down must have one storage type; files may mix types."""
     config = CONFIGS["llama"]
     narrow = ("q_proj", "v_proj", "gate_proj", "o_proj")
     names = {p.name: wide if p.product else "f32" for p in config.parameters.values()}
@@ -105,11 +105,11 @@ def test_blending_gives_the_same_bits_each_time(kernel: Kernel, device: Device) 
 def test_a_block_takes_seven_passes(name: str, more: int) -> None:
     for dtype, kernel in itertools.product(("f32", "q4"), (BLENDED, PAIRED)):
         passes = decoding(CONFIGS[name], kernel, dtype).entries["decode"].passes
-        assert len(passes) == 6 + 2 * (7 + more)  # with norms of queries and keys, their scales are two more
+        assert len(passes) == 6 + 2 * (7 + more)  # norms of queries and keys add two passes, for their scales
 
 
 def test_norms_after_a_product_keep_partial_sums() -> None:
-    """A residual stream that is not the sum of products cannot be added up in place."""
+    """Fails if a residual stream that is not a sum of products is added up in place."""
     config = models.family("gemma2")(**GROUPED, n_embd=64, n_head=4, head_dim=16)
     assert not any(p.slices for p in decoding(config, BLENDED, "f32").entries["decode"].passes)
 
@@ -147,10 +147,10 @@ def test_a_driver_that_adds_in_another_order_gets_partial_sums(
 
 
 def test_a_driver_with_one_derivative_for_a_quad_adds_no_pairs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: pairs of pixels that add up another column's difference."""
+    """Fails if pairs of pixels are used on a driver on which they add up another column's difference."""
     options = DeviceSettings(device="software").open()[1].options
     compiled = Device.compile
-    # The difference of a quad's left column, in both columns.
+    # Returns the difference of a quad's left column for both columns.
     coarse = """
 vec4 coarse(vec4 v) {
   bool left = (int(gl_FragCoord.x) & 1) == 0;

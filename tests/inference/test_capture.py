@@ -1,4 +1,4 @@
-"""Capturing activations: its memory, and what it refuses."""
+"""Tests capturing activations: its memory, and what it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6] * 4  # two chunks of 16
 
 
 def test_a_short_prompt_is_one_chunk() -> None:
-    """Fails if five tokens run one by one, each with a whole product pass, and give five raw textures of one row."""
+    """Fails if five tokens run one by one, with all product passes for each, and give five raw textures of one row."""
     assert [c.size for c in plan(5, 256, (256, 64, 16, 1), ONE_CAPTURED)] == [16]
     assert [c.size for c in plan(20, 256, (256, 64, 16, 1), ONE_CAPTURED)] == [16, 16]
     assert [c.size for c in plan(10, 10, (1,), ONE_CAPTURED)] == [1] * 10
@@ -30,7 +30,7 @@ def test_a_short_prompt_is_one_chunk() -> None:
 
 @pytest.mark.slow
 def test_looking_inside_keeps_to_the_memory(goldens: Path) -> None:
-    """Fails if `--max-texture-memory` limits loading only, and a dump exceeds it."""
+    """Fails if `--max-texture-memory` limits loading only, and a capture exceeds it."""
     names = ["h.0.attn.pattern", "h.2.mlp.act"]
     with LanguageModel.from_pretrained(goldens / "inverse-layer-f16", device=DEVICE) as model:
         expected, own = model.run_with_cache(IDS * 2, names), model.player.program.nbytes()
@@ -81,7 +81,7 @@ def test_an_epsilon_of_zero_runs(goldens: Path, tmp_path: Path) -> None:
 
 
 def test_wide_vectors_and_tall_weights_fold(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a bias wider, or a weight taller, than a texture is refused, or folded wrongly."""
+    """Fails if a bias wider than a texture, or a weight taller than a texture, is refused or folded wrongly."""
     reference = np.load(goldens / "wide" / "reference.npz")
     with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         opened = model.device

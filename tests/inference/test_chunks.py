@@ -1,4 +1,4 @@
-"""Splitting a prompt into chunks: every token once, nothing beyond the context, little padding."""
+"""Tests splitting a prompt into chunks: every token once, nothing beyond the context, little padding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glgpt.program.spec import Limits
 
 @given(st.data(), st.integers(1, 700), st.sampled_from([(1,), (16, 1), (64, 16, 1), (256, 64, 16, 1)]))
 def test_chunks_cover_every_token_once(data: st.DataObject, context: int, known: tuple[int, ...]) -> None:
-    """Fails if a token is left out, or a padded chunk writes beyond the context or over tokens still needed."""
+    """Fails if a token is left out, or a padded chunk writes beyond the context or over tokens that are in use."""
     tokens = data.draw(st.integers(1, context))
     chunks = plan(tokens, context, known)
     assert chunks[0].start == 0 and chunks[-1].start + chunks[-1].valid == tokens
@@ -29,7 +29,7 @@ def test_chunks_cover_every_token_once(data: st.DataObject, context: int, known:
     [(1, [1]), (2, [1, 1]), (16, [16]), (17, [16, 1]), (60, [64]), (64, [64]), (255, [256]), (512, [256, 256])],
 )
 def test_chunks_are_cheap(tokens: int, sizes: list[int]) -> None:
-    """Fails if a prompt runs token by token, or in a chunk far too long."""
+    """Fails if a prompt runs token by token, or in a chunk that is far too long."""
     assert sorted((c.size for c in plan(tokens, 1024, (256, 64, 16, 1))), reverse=True) == sizes
 
 

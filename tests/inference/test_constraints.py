@@ -1,4 +1,4 @@
-"""Constrained text: what may come next, draws on the device, and generated schemas."""
+"""Tests constrained text: which tokens are allowed, draws on the device, and generated schemas."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PERSON = {
 
 @pytest.fixture
 def model(tmp_path: Path) -> Iterator[LanguageModel]:
-    """A llama of random weights."""
+    """Yields a llama of random weights."""
     path = chat_llama(tmp_path / "model.gguf", context=512)
     with LanguageModel.from_pretrained(path, device="software") as model:
         yield model
@@ -62,7 +62,7 @@ class Fixed:
 
 
 class TestDraws:
-    """The masked entries of the device, compared with the definition in float64."""
+    """Compares the masked sampling entries of the device with the definition in float64."""
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ class TestDraws:
         ],
     )
     def test_tokens_come_as_often_as_they_should(self, device: Device, settings: dict[str, Any], share: float) -> None:
-        """Fails if a forbidden token is drawn, or counts towards top-k, top-p or a probability."""
+        """Fails if a forbidden token is drawn, or is counted in top-k, top-p or a probability."""
         rng, vocab, draws = np.random.default_rng(2), 1000, 600
         logits = (2 * rng.standard_normal(vocab)).astype(np.float32)
         allowed = rng.random(vocab) < share
@@ -112,13 +112,13 @@ class TestDraws:
 
 @pytest.mark.slow
 def test_a_text_depends_neither_on_others_nor_on_interruptions(model: LanguageModel) -> None:
-    """Fails if a mask belongs to another token, or a text depends on what runs next to it."""
+    """Fails if a mask belongs to another token, or a text depends on other generations that run at the same time."""
     for sampling in SETTINGS:
         check_text(model, sampling)
 
 
 def check_text(model: LanguageModel, sampling: dict[str, Any]) -> None:
-    """Compares a constrained text with that of a batch, of an interrupted one, and if it is greedy, of the host."""
+    """Compares a constrained text with texts of a batch and of an interrupted run, and if greedy, of the host."""
     constraint = Constraint.json_schema(PERSON)
     run = model.generate("hello", 80, constraint=constraint, **sampling)
     text = run.read()
@@ -172,7 +172,7 @@ def test_what_cannot_be_used_is_refused(model: LanguageModel) -> None:
             with pytest.raises(ArgumentError, match=re.escape(f"{pattern}: {why}")):
                 model.generate("a", 3, constraint=bad)
     for wrong in ([], "text", [3], [""]):
-        with pytest.raises(ArgumentError, match="list of texts"):
+        with pytest.raises(ArgumentError, match="list of non-empty strings"):
             Constraint.choice(wrong)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="at most"):
         Constraint.regex("a" * (1 << 19))
@@ -181,7 +181,7 @@ def test_what_cannot_be_used_is_refused(model: LanguageModel) -> None:
 
 
 def test_what_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a constraint occupies the program for minutes, or the next one finds no process."""
+    """Fails if a constraint compiles for minutes, or no process compiles the next constraint."""
     monkeypatch.setattr(LimitedProcess, "timeout_s", 2.0)
     with pytest.raises(ConstraintError, match=r"takes more than 10 s .*; simplify it"):
         check_grammar(Constraint.json_schema(ENDLESS))
@@ -190,7 +190,7 @@ def test_what_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_why_a_constraint_was_not_compiled_is_reported_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a process that cannot start or fails is called a limit, or later requests are refused for it."""
+    """Fails if a process that cannot start, or that fails, is reported as a limit or makes later checks fail."""
     checks, constraint = grammar._Checks(), Constraint.regex("a{1,7}")
     for name, value, said in (
         ("sys.executable", "/nothing/python", "its process cannot start: .*/nothing/python"),
@@ -214,7 +214,7 @@ def test_a_refused_constraint_is_not_compiled_again(monkeypatch: pytest.MonkeyPa
 
 
 class Words:
-    """A tokenizer of bytes and of words, as llguidance reads it."""
+    """A tokenizer of bytes and words, with the interface that llguidance reads."""
 
     eos_token_id, bos_token_id, special_token_ids = 0, None, (0,)
     words = ("".join(letters) for n in range(2, 9) for letters in itertools.product("ab", repeat=n))
@@ -248,7 +248,7 @@ PATTERNS = ["^[a-f0-9]{4}$", "^(yes|no)$", "^[A-Z][a-z]{1,5}$"]
 
 
 def schema(rng: np.random.Generator, depth: int = 0) -> dict[str, Any]:
-    """Returns a random schema whose texts are short."""
+    """Returns a random schema whose valid texts are short."""
 
     def inner() -> dict[str, Any]:
         return schema(rng, depth + 1)
@@ -280,7 +280,7 @@ def schema(rng: np.random.Generator, depth: int = 0) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.soak)])
 def test_texts_of_generated_schemas_validate(model: LanguageModel, count: int) -> None:
-    """Fails if a token is allowed that leads to other JSON, or a text ends before it is complete."""
+    """Fails if a token is allowed that makes the JSON invalid, or a text ends before it is complete."""
     rng = np.random.default_rng(count)
     for start in range(0, count, 4):
         given = [{"type": "object", "properties": {"v": schema(rng)}, "required": ["v"]} for _ in range(4)]

@@ -1,4 +1,4 @@
-"""The number of positions that caches hold: the default, an explicit number, growing, and each command's option."""
+"""Tests the number of positions of caches: the default, a given number, growing, and the option of each command."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_texts_side_by_side_grow_together(goldens: Path) -> None:
 
 
 def test_a_given_context_stays(goldens: Path) -> None:
-    """Fails if it grows beyond the intended memory, or the refusal of a longer prompt does not say how to raise it."""
+    """Fails if a given context grows, or the refusal of a longer prompt does not explain how to raise the context."""
     with load(goldens / "wide", context=20) as model:
         run = model.generate_ids(IDS[:18], 10, seed=1)
         assert len(list(run)) == 10 and run.stats.slides == 1 and model.context == 20

@@ -1,4 +1,4 @@
-"""Conversations: what a turn computes, the bits of its logits, edits, and a context that is full."""
+"""Tests conversations: what a turn computes, the bits of its logits, edits, and a full context."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GREEDY: dict[str, Any] = {"temperature": 0}
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[..., LanguageModel]]:
-    """Returns a function that opens a model with a template."""
+    """Yields a function that opens a model with a template."""
     models: list[LanguageModel] = []
 
     def opened(template: str = CHATML, context: int | None = None) -> LanguageModel:
@@ -49,7 +49,7 @@ def first_logits(conversation: Conversation) -> Floats:
 
 
 def fresh_logits(conversation: Conversation) -> Floats:
-    """Returns the same logits of caches that held nothing."""
+    """Returns the logits of the next answer's first token, computed with empty caches."""
     conversation.model._decoder.forget()  # type: ignore[union-attr]
     return first_logits(Conversation(conversation.model, conversation.visible(), tools=conversation.tools))
 
@@ -69,7 +69,7 @@ def test_a_turn_computes_what_is_new_and_has_the_bits_of_a_fresh_start(
         stats = conversation.last.stats
         assert stats.cached_tokens + stats.prefill_tokens == len(conversation.last_prompt.ids)
         if turn:
-            assert stats.cached_tokens >= before  # all of the previous prompt but blanks at its end
+            assert stats.cached_tokens >= before  # all of the previous prompt except blanks at its end
         before = conversation.last_prompt.borders[-1]
         assert before >= len(conversation.last_prompt.ids) - 2
         if ahead:
@@ -93,7 +93,7 @@ def test_regenerating_computes_only_the_last_chunk_again(opened: Callable[..., L
 
 
 def test_regenerating_advances_the_seed(opened: Callable[..., LanguageModel]) -> None:
-    """Fails if a seed gives the same answer each time, or the same commands give others."""
+    """Fails if regenerating repeats an answer, or the same calls with the same seed give other answers."""
     model = opened()
 
     def answers() -> list[str]:

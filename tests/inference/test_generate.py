@@ -1,4 +1,4 @@
-"""Streaming: stop texts, characters that span tokens, seeds, a full context."""
+"""Tests streaming: stop texts, characters that span tokens, seeds, a full context."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GREEDY = (  # from transformers
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LanguageModel]:
-    """The embedded model, with the GL objects that it makes when they are first needed."""
+    """Yields the embedded model, after it has created the GL objects that it creates on first use."""
     with LanguageModel.from_pretrained() as model:
         for entry in model.player.program.entries:
             model.player.prepare(entry)
@@ -75,7 +75,7 @@ def test_a_character_that_spans_tokens_appears_whole() -> None:
 
 
 def test_text_is_streamed_in_whole_characters(model: LanguageModel) -> None:
-    """Fails if each id is decoded separately, as README's loop once did, which breaks characters that span tokens."""
+    """Fails if each id is decoded separately, which breaks characters that span tokens."""
     assert model.tokenizer
     ids = model.tokenizer.encode("naïve café")
     assert "\ufffd" in "".join(model.tokenizer.decode([i]) for i in ids)
@@ -130,7 +130,7 @@ SETTINGS = ({"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.6}, {"top_k": 9, "to
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, Any], model: LanguageModel) -> None:
-    """Fails if a token computed ahead replaces one that the device could not decide (top-k 900), or differs."""
+    """Fails if a token computed ahead is wrong, or is used where the device could not decide (top-k 900)."""
     ids, sampler = [199] * 5, Sampler(SamplingOptions(**{"temperature": 1.0} | settings, seed=8))
     drawn = list(model.generate_ids(ids, 7, seed=8, **settings))
     rows = model.logits([*ids, *drawn])[len(ids) - 1 : -1]
@@ -157,7 +157,7 @@ def test_interleaved_generations_keep_their_own_figures(model: LanguageModel) ->
 
 
 def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next(model: LanguageModel) -> None:
-    """Fails if the token in flight of an abandoned generation is used by the next one, or fills its caches."""
+    """Fails if an abandoned generation's token in flight reaches the next generation or its caches."""
     wanted = {n: list(model.generate_ids([199] * n, 4, temperature=0)) for n in (5, 9)}
     left, other = model.generate_ids([199] * 5, 4, temperature=0), model.generate_ids([199] * 9, 4, temperature=0)
     got = {5: [next(left)], 9: [next(other)]}
@@ -168,7 +168,7 @@ def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next(model: Lang
 
 
 def test_two_greedy_tokens_take_as_long_as_they_take(model: LanguageModel) -> None:
-    """Fails if a token computed ahead counts for another token or the prompt, such as 100,000 tokens per second."""
+    """Fails if the time of a token computed ahead is missing, so that the speed is far too high."""
     slow = model.generate([199] * 5, 9, seed=1)
     list(slow)
     for tokens in (2, 3):
@@ -181,7 +181,7 @@ def test_two_greedy_tokens_take_as_long_as_they_take(model: LanguageModel) -> No
 def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(
     monkeypatch: pytest.MonkeyPatch, model: LanguageModel
 ) -> None:
-    """Fails if a buffer is lost by the interrupt, and later generations find none."""
+    """Fails if the interrupt loses a buffer that later generations need."""
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Interventions on every kind of activation, in captures and generations, and the programs that a sweep records."""
+"""Tests interventions on every kind of activation, in captures and generations, and the programs of a sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glgpt.inference.interventions import Intervention
 DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 OTHER = [7, 7, 2, 9, 1, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2]
-FAMILIES = ["wide", "llama-grouped"]  # GPT-2; Llama with three query heads on one key and value head
+FAMILIES = ["wide", "llama-grouped"]  # GPT-2; Llama with three query heads for each key and value head
 
 
 @pytest.fixture(params=FAMILIES)
@@ -55,7 +55,7 @@ def width(model: LanguageModel, name: str) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h.1.attn.out", "h.0.attn.k", "h.1.attn.v", "h.0.attn.scores", "ln_f", "logits"])
 def test_a_patch_of_another_text_brings_its_values(model: LanguageModel, name: str) -> None:
-    """Fails if keys, values, scores, the last norm or the logits cannot be changed, or only in the first chunk."""
+    """Fails if keys, values, scores, the last norm or logits cannot be changed, or change only in the first chunk."""
     _, found = model.run_with_cache(OTHER, [name])
     _, patched = model.run_with_cache(IDS, [name, "logits"], interventions=[Patch(name, found[name])])
     np.testing.assert_array_equal(patched[name], found[name])
@@ -127,7 +127,7 @@ def every_kind(model: LanguageModel) -> list[list[Intervention]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", mostly_soak(range(5), (0, 2)))
 def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> None:
-    """Fails if an edit applies to a prompt's chunks only, at another position, or after the choice of a token."""
+    """Fails if an edit applies only to a prompt's chunks, to a wrong position, or after the choice of a token."""
     interventions = every_kind(model)[case]
     text = list(IDS)
     for _ in range(6):
@@ -138,7 +138,7 @@ def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> 
 
 
 def test_interleaved_generations_keep_their_edits(model: LanguageModel) -> None:
-    """Fails if, of two generations that play one program, the first uses the second one's values."""
+    """Fails if a generation uses the values of another generation that plays the same program."""
     edits = [[Scale(f"h.{layer}.mlp", factor)] for layer, factor in ((0, -3.0), (1, 4.0), (1, -4.0))]
     how: dict[str, Any] = {"temperature": 0, "eos": False}
     alone = [list(model.generate_ids(IDS, 6, interventions=e, **how)) for e in edits]
@@ -164,7 +164,7 @@ def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
         for head in range(3):
             seen.add(logits(model, IDS, Ablate("h.1.attn", head=head)).tobytes())
         assert recorded.count("capture_program") == 2 and len(seen) == 2 * len(IDS) + 3
-        model.logits(IDS)  # this program is still there
+        model.logits(IDS)  # this program is still in the cache
         assert recorded.count("capture_program") == 2
         recorded.clear()
         for factor in (2.0, 3.0, -1.0):
@@ -173,7 +173,7 @@ def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
 
 
 def test_shaders_are_shared_by_their_text(goldens: Path, device: Device, recorded: list[str]) -> None:
-    """Fails if a second model of the same shape recompiles all shaders, or closing one deletes those of the other."""
+    """Fails if a second model of the same shape recompiles all shaders, or closing one deletes shaders of the other."""
     with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         wanted = list(model.generate_ids(IDS, 3, temperature=0))
         recorded.clear()

@@ -1,4 +1,4 @@
-"""Memory that a model allocates and releases: textures, GL objects, and process memory while weights stream in."""
+"""Tests the memory that a model allocates and releases: textures, GL objects, and process memory during loading."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def state(device: Device) -> tuple[dict[int, str], int]:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: str) -> None:
-    """Fails if a model takes more memory than it reports, or than its program lists."""
+    """Fails if a model takes more memory than `info` reports, or than its program lists."""
     before = device.texture_bytes
     with load(goldens / "wide", dtype) as model:
         announced = model.info()
@@ -61,8 +61,8 @@ def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: 
         assert model.texture_bytes == model.player.program.nbytes() == sum(announced["bytes_by_role"].values())
         list(model.generate_ids([1, 2], 5, temperature=0))
         assert device.texture_bytes - before == model.texture_bytes == announced["texture_bytes"]
-        every = [None] if dtype == "f32" else []  # all names: slow to compile
-        for names in ((), *every, ["embed"], ["ln_f"]):  # captures take more, and are released
+        every = [None] if dtype == "f32" else []  # None captures all names, which is slow to compile
+        for names in ((), *every, ["embed"], ["ln_f"]):  # captures take more memory and release it
             model.run_with_cache([1, 2, 3], names)
             assert device.texture_bytes - before == model.texture_bytes
         assert model.info() == announced
@@ -70,7 +70,7 @@ def test_textures_are_what_info_announces(device: Device, goldens: Path, dtype: 
 
 
 def test_looking_inside_again_and_again_takes_no_more(device: Device, goldens: Path) -> None:
-    """Fails if every requested set of names keeps its textures forever."""
+    """Fails if textures are kept for every set of names that was requested."""
     with load(goldens / "vocab3-untied") as model:
         sizes = set()
         for i in range(8):
@@ -80,7 +80,7 @@ def test_looking_inside_again_and_again_takes_no_more(device: Device, goldens: P
 
 
 def test_a_model_beyond_the_given_memory_is_refused(device: Device, goldens: Path) -> None:
-    """Fails if the model is loaded first, and its memory is not released."""
+    """Fails if the model is loaded before it is refused, and its memory is not released."""
     with load(goldens / "wide") as model:
         size = model.texture_bytes
     before = state(device)
@@ -105,7 +105,7 @@ def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
 
 @pytest.mark.slow
 def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
-    """Fails if models share something that only one of them may own."""
+    """Fails if models share an object that each of them must own."""
     before = state(device)
     models = [load(goldens / "vocab3-untied", kernel="4x4", fetch="textureLod") for _ in range(50)]
     assert device.texture_bytes - before[1] == sum(model.texture_bytes for model in models)
@@ -118,7 +118,7 @@ def test_fifty_models_at_once(device: Device, goldens: Path) -> None:
 
 
 def test_a_closed_model_refuses(device: Device, goldens: Path) -> None:
-    """Fails if it computes with deleted textures, or makes new ones that are never released."""
+    """Fails if a closed model computes with deleted textures, or creates textures that are never released."""
     with load(goldens / "wide") as model:
         running = model.generate_ids([1, 2], 5, temperature=0)
         next(running)
@@ -140,7 +140,7 @@ def test_a_closed_model_refuses(device: Device, goldens: Path) -> None:
 def test_a_model_that_cannot_be_loaded_leaves_nothing(
     device: Device, tmp_path: Path, name: str, value: float, dtype: str, said: str
 ) -> None:
-    """Fails if the refusal of one weight leaks the ones already loaded."""
+    """Fails if the refusal of one weight leaks the weights that are already loaded."""
     config = GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2)
     weights = random_weights(config)
     weights[name].flat[3] = value
@@ -151,7 +151,7 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing(
 
 
 def test_progress_runs_to_the_end(goldens: Path) -> None:
-    """Fails if a progress bar stops early, or goes back."""
+    """Fails if progress ends before the total, or decreases."""
     seen: list[tuple[int, int]] = []
     with load(goldens / "wide", progress=lambda done, total: seen.append((done, total))) as model:
         done, totals = zip(*seen, strict=True)
@@ -172,7 +172,7 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Path]:
-    """Three quarters of the 124M shape with random weights: 380 MB, much more than the interpreter."""
+    """Yields three quarters of the 124M shape with random weights: 380 MB, much more than the interpreter."""
     config = GPT2Config(vocab_size=40000, n_layer=9)
     with tempfile.TemporaryDirectory() as folder:
         yield save_checkpoint(Path(folder), config, random_weights(config, spread=0.02))
@@ -181,7 +181,7 @@ def large() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", mostly_soak(["f32", "f16"], ("f16",)))
 def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> None:
-    """Fails if loading holds a second copy of the weights: peak memory of 2.3 times their f32 size on software GL."""
+    """Fails if loading takes more than 2.3 times the f32 size of the weights, as with a second copy of them."""
     size = (large / "model.safetensors").stat().st_size
     assert size >= 200e6
     run = subprocess.run([sys.executable, "-c", LOAD, large, dtype], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""GPT-2 on the device: transformers' goldens, cached decode, every prompt length, and refusals."""
+"""Tests models on the device: transformers' goldens, cached decode, every prompt length, and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 GOLDENS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
 ATOL, RTOL = 2e-4, 1e-5  # the project's documented tolerance of f32
 # A float16 has eleven significant bits. Each of a dozen products adds errors of about 2^-12 of its inputs' size, and a
-# sharp softmax amplifies the errors of its scores: at worst 4% of an activation's root mean square in the goldens.
+# sharp softmax amplifies errors of scores. The largest error in the goldens is 4% of an activation's root mean square.
 HALF = 0.06
 TEXT = (
     "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
@@ -44,7 +44,7 @@ TEXT = (
 def load(name: Path | None, dtype: str = "f32", **options: Any) -> LanguageModel:
     model = load_model(name, dtype, **{"device": os.environ.get("GLGPT_TEST_DEVICE", "software")} | options)
     if name:
-        model.eos_ids = ()  # the references continue after it
+        model.eos_ids = ()  # the references continue after the end of text
     return model
 
 
@@ -79,7 +79,7 @@ def agrees(model: LanguageModel, wanted: dict[str, Array]) -> None:
 
 
 def test_the_names_are_these() -> None:
-    """Fails if a name changes that users, pages and stored references rely on."""
+    """Fails if a name changes on which users, pages and stored references rely."""
     assert (
         list(GPT2Config(n_layer=2).activations)
         == (
@@ -103,7 +103,7 @@ def test_goldens_agree(goldens: Path, name: str) -> None:
 
 
 CHOICES = [(kernel, fetch) for kernel in KERNELS for fetch in FETCHES]
-KEPT = CHOICES[1], CHOICES[3], CHOICES[4]  # each kernel, fetch and storage
+KEPT = CHOICES[1], CHOICES[3], CHOICES[4]  # together these have each kernel, fetch and storage
 
 
 @pytest.mark.slow
@@ -124,22 +124,22 @@ def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch
     ("name", "storage"), [("inverse-layer-f16", "uint"), pytest.param("wide", "float", marks=pytest.mark.soak)]
 )
 def test_halves_agree_within_their_bound(goldens: Path, name: str, storage: str) -> None:
-    """Fails if packed float16 values meet the wrong columns, or lose more than rounding to eleven bits."""
+    """Fails if packed float16 values are multiplied with wrong columns, or lose more than rounding to eleven bits."""
     with load(goldens / name, "f16", storage=storage) as model:
         agrees(model, reference_of(goldens / name))
 
 
 @pytest.mark.parametrize("dtype", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
 def test_cached_decode_is_the_uncached_forward(tmp_path: Path, dtype: str) -> None:
-    """Fails if a decoded token uses other keys, norms or positions than in a pass over the whole text."""
+    """Fails if a decoded token uses other keys, norms or positions than a pass over the whole text."""
     config = GPT2Config(vocab_size=61, n_positions=40, n_embd=24, n_layer=2, n_head=2, n_inner=50)
     weights = random_weights(config)
     with load(save_checkpoint(tmp_path, config, weights), dtype) as model:
         ids = [5, 60, 0]
         wanted = gpt2(config, weights, ids)["logits"]
-        near = HALF * size(wanted) if dtype == "f16" else 2e-5  # rounding only: both are float32
+        near = HALF * size(wanted) if dtype == "f16" else 2e-5  # both are float32 and differ by rounding only
         for n, token in enumerate(model.generate_ids(ids[:], 30, seed=1)):
-            text = [*ids, token] if 0 < n < 29 else ids  # the next one is being computed
+            text = [*ids, token] if 0 < n < 29 else ids  # the device already computes the next token
             within(row_of_logits(model), model.logits(text)[-1], near, where=f"after {len(text)} tokens")
             ids.append(token)
         wanted = gpt2(config, weights, ids[:-1])["logits"]
@@ -175,7 +175,7 @@ def test_chunks_give_what_one_chunk_gives(goldens: Path, monkeypatch: pytest.Mon
 def test_beyond_the_context_a_text_goes_on_from_its_later_half(
     goldens: Path, prompt: int, tokens: int, reads: list[int]
 ) -> None:
-    """Fails if a token is computed beyond the context, from keys of other positions, or is lost."""
+    """Fails if a token is lost, or is computed beyond the context or from keys of other positions."""
     ids = [3] * prompt
     with load(goldens / "dhead2-gelu") as model:
         made = list(running := model.generate_ids(ids, tokens, temperature=0))
@@ -265,7 +265,7 @@ def test_prompts_that_cannot_be_run_are_refused(goldens: Path, ids: Any, message
 
 
 def overflowing(folder: Path, name: str, row: int | slice, value: float) -> Path:
-    """Writes a checkpoint in which one row of a parameter, or all of it, has this value."""
+    """Writes a checkpoint in which one row of a parameter, or the whole parameter, has this value, up to its sign."""
     config = GPT2Config(vocab_size=40, n_positions=20, n_embd=8, n_layer=2, n_head=2, tie_word_embeddings=False)
     weights = random_weights(config)
     weights[name][row] = value * np.sign(weights[name][row])
@@ -312,7 +312,7 @@ def test_every_path_refuses_logits_that_are_not_finite(tmp_path: Path, fault: tu
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"seed": 3}, {"seed": 3, "top_p": 0.9}], ids=str)
 def test_tokens_before_an_overflow_are_given(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Fails if the good tokens before a bad one that was computed ahead are lost."""
+    """Fails if good tokens are lost because a bad token after them was computed ahead."""
     folder, ids = overflowing(tmp_path, "wpe.weight", 6, 1e25), [1, 2, 3]
 
     def given(tokens: Iterator[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Weights by name, equal to the checkpoint's whatever the layout of their textures."""
+"""Tests that weights, read by name, equal those of the checkpoint, whatever the layout of their textures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEVICE = os.environ.get("GLGPT_TEST_DEVICE", "software")
 
 @pytest.mark.parametrize("name", ["dhead3-relu", "vocab3-untied", "llama-grouped", "one-f16"])
 def test_parameters_are_the_checkpoints(goldens: Path, name: str) -> None:
-    """Fails if padding of heads or a transposed or folded layout shows, or a name is missing."""
+    """Fails if padding of heads, or a transposed or folded layout, changes a weight, or a name is missing."""
     with (
         LanguageModel.from_pretrained(goldens / name, device=DEVICE) as model,
         Checkpoint.open(goldens / name) as checkpoint,

@@ -1,4 +1,4 @@
-"""Models in q8 and q4: their kernels compared with the same weights in f32, and the cost of rounding."""
+"""Tests models in q8 and q4: compares them with the same rounded weights in f32, and measures rounding's cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUANTISED = [name for name, fmt in FORMATS.items() if fmt.quantised]
 
 @contextmanager
 def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tuple[LanguageModel, LanguageModel]]:
-    """Yields a model in a format, and one in f32 with the weights that the first one's textures hold."""
+    """Yields a model in a format, and an f32 model with the weights that the textures of the first model hold."""
     with load(folder, dtype, **options) as model, Checkpoint.open(folder) as checkpoint:
         held = {}
         for name, layout in weight_layouts(model.player.program, model.config).items():
@@ -49,7 +49,7 @@ def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tu
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 with several groups of rows and freshly initialised weights."""
+    """Returns the folder of a GPT-2 with several groups of rows and random weights."""
     config = GPT2Config(vocab_size=400, n_positions=160, n_embd=192, n_layer=2, n_head=3)
     return save_checkpoint(tmp_path_factory.mktemp("wide"), config, random_weights(config, spread=0.02))
 
@@ -84,7 +84,7 @@ def test_a_long_prompt_on_a_gpu_has_the_same_logits(
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", mostly_soak(QUANTISED, ["q4"]))
 def test_a_llama_runs_in_it(goldens: Path, tmp_path: Path, dtype: str) -> None:
-    """Fails if a family's own products, or its untied head, are read in another format."""
+    """Fails if a Llama's products or its untied head are read in a wrong format."""
     ids = np.load(goldens / "llama-grouped" / "reference.npz")["tokens"].tolist()[:12]
     with both(goldens / "llama-grouped", dtype, tmp_path) as (model, plain):
         wanted = plain.logits(ids)
@@ -119,7 +119,7 @@ def test_embedding_head_and_down_projection_of_q4_are_q8() -> None:
 
 
 def test_value_and_down_projections_of_a_llama_in_q4_are_q8(goldens: Path) -> None:
-    """Fails if the weights that lose most with four bits have no more."""
+    """Fails if the weights that lose most with four bits are stored with four bits."""
     with load(goldens / "llama-grouped", "q4") as model:
         views = model.player.program.views
         found = {name for name in model.config.parameters if "layers.0" in name and views[name].dtype == "q8"}
@@ -128,7 +128,7 @@ def test_value_and_down_projections_of_a_llama_in_q4_are_q8(goldens: Path) -> No
 
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path, dtype: str) -> None:
-    """Fails if an infinity becomes the scale of a group, and its other weights vanish."""
+    """Fails if an infinity becomes the scale of a group, which makes the group's other weights zero."""
     config = GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
     weights = random_weights(config)
     weights["h.0.mlp.c_fc.weight"].flat[3] = np.inf

@@ -1,4 +1,4 @@
-"""Choosing a token: the distribution compared with its definition, seeds, and invalid settings."""
+"""Tests the choice of a token: its distribution against the definition, seeds, and invalid settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEMPERATURES = st.sampled_from([0.1, 0.7, 1.0, 3.0])
 
 
 def expected(logits: list[float], temperature: float, top_k: int | None, top_p: float | None) -> NDArray[Any]:
-    """Returns the distribution by definition: the k best, then the shortest list of best ones that reaches top_p."""
+    """Returns the distribution by definition: the k best tokens, then the fewest best of these that reach top_p."""
     values = np.array(logits) / temperature
     weights = np.exp(values - values.max())
     order = sorted(range(len(logits)), key=lambda i: (-values[i], i))[:top_k]
@@ -41,7 +41,7 @@ def expected(logits: list[float], temperature: float, top_k: int | None, top_p: 
 def test_the_distribution_is_that_of_the_definition(
     logits: list[float], temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
-    """Fails if temperature, top-k or top-p keeps other tokens, or weighs them differently."""
+    """Fails if temperature, top-k or top-p keeps other tokens, or gives them other probabilities."""
     sampler = Sampler(SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, seed=0))
     row = np.array(logits)
     p = sampler.probabilities(row)
@@ -53,7 +53,7 @@ def test_the_distribution_is_that_of_the_definition(
 
 @given(LOGITS, st.integers(0, 2**32))
 def test_a_token_beyond_top_k_is_never_chosen(logits: list[float], seed: int) -> None:
-    """Fails if rounding of the running sum reaches an excluded token."""
+    """Fails if an excluded token is chosen because the running sum was rounded."""
     row = np.array(logits, np.float32)
     best = np.sort(row)[::-1][:2]
     sampler = Sampler(SamplingOptions(temperature=1.5, top_k=2, top_p=None, seed=seed))
@@ -90,7 +90,7 @@ def test_greedy_takes_the_first_of_the_best(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_refused(value: float) -> None:
-    """Fails if a model that overflowed continues with nonsense."""
+    """Fails if generation continues after logits overflowed."""
     for temperature in (0.0, 1.0):
         with pytest.raises(GlgptError, match="not finite"):
             Sampler(SamplingOptions(temperature=temperature)).choose(np.array([0.0, value]))
@@ -195,7 +195,7 @@ def test_penalty_and_bias_change_the_logits_as_defined() -> None:
 
 
 def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
-    """Compares greedy and drawn tokens, also beyond a full context, where dropped tokens are no longer penalized."""
+    """Compares greedy and drawn tokens, also beyond a full context, where dropped tokens lose their penalty."""
     from glgpt.inference.model import LanguageModel
 
     with LanguageModel.from_pretrained() as model:
@@ -207,7 +207,7 @@ def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
         ):
             found = list(model.generate_ids(given, 9, seed=3, **how))
             sampler, ids = Sampler(SamplingOptions(seed=3, **how)), list(given)
-            short = model.config.n_positions - len(ids)  # after as many tokens the model reads only the later half
+            short = model.config.n_positions - len(ids)  # after these tokens, only the later half is read
             rows = model.logits([*ids, *found[:short]])[len(ids) - 1 :]
             for step, (token, row) in enumerate(zip(found, rows, strict=False)):
                 assert token == sampler.choose(sampler.adjusted(row, ids), step), (step, how)

@@ -1,4 +1,4 @@
-"""Caches of a chat in a file: what is reused, and files that are refused."""
+"""Tests the caches of a chat in a file: what is reused, and which files are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def changed(data: bytes, edit: Callable[[dict[str, Any]], object]) -> bytes:
 
 @pytest.mark.parametrize("cache_dtype", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
 def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_path: Path, cache_dtype: str) -> None:
-    """Fails if a saved value differs, if a file of another model is used, or a damaged one."""
+    """Fails if a saved value differs, or if a damaged file or a file of another model is used."""
     path, file = chat_llama(tmp_path / "model.gguf"), tmp_path / "cache"
     with LanguageModel.from_pretrained(path, device="software", cache_dtype=cache_dtype) as model:
         first = Conversation(model, system="Be brief.", **GREEDY)
@@ -59,7 +59,7 @@ def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_p
         wrong = {
             "another model": changed(data, other),
             "not a saved cache": changed(data, lambda header: header["__metadata__"].pop(about)),
-            "other tensors": changed(data, lambda header: header.update(more=header.pop("chunks"))),
+            "does not have the tensors": changed(data, lambda header: header.update(more=header.pop("chunks"))),
             "holds|shape": changed(data, longer),
             "damaged": data[:end] + np.float32(np.nan).tobytes(),
             "not a valid safetensors": data[:end],

@@ -176,7 +176,7 @@ def test_a_reference_that_is_no_npz_is_refused(tmp_path: Path) -> None:
 
 
 def broken(kind: str, folder: Path) -> Path:
-    """Returns a file that is not the kind of reference its name says."""
+    """Writes a file that is not a valid reference, broken as `kind` names; returns its path."""
     path = folder / f"{kind}.npz"
     shutil.copy(WIDE / "reference.npz", path)
     data = bytearray(path.read_bytes())

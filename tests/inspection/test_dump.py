@@ -1,4 +1,4 @@
-"""Tests dumps: which files are written, their descriptions in the manifest, and that they show what was computed."""
+"""Tests dumps: the files, their descriptions in the manifest, and that pictures show what was computed."""
 
 from __future__ import annotations
 

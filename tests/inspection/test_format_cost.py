@@ -1,4 +1,4 @@
-"""Tests the cost of a format: it is measured once, reported, and never stops a command."""
+"""Tests that the cost of a format is measured once and reported, and that measuring never stops a command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a model whose groups of rows have one large weight each, so that four bits round the others away."""
+    """Returns a model in which each group of rows has a large weight, so that four bits lose the other weights."""
     weights = random_weights(CONFIG, spread=0.1)
     for name, values in weights.items():
         if values.ndim == 2 and name.startswith("h."):
@@ -60,7 +60,7 @@ def loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lossy_format_is_warned_of_each_time_and_measured_once(
     outliers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fails if q4 generates different text than the model, without a warning."""
+    """Fails if a command in q4 does not warn that q4 changes the model, or measures the cost twice."""
     for measured in (False, True):
         if measured:
             loads_no_model(monkeypatch)
@@ -122,7 +122,7 @@ def test_a_large_model_is_compared_on_request(
     """Fails if the first text waits minutes for a comparison that was not requested."""
     monkeypatch.setattr(format_check, "MAX_UNASKED_PARAMETERS", 1000)
     assert generate(outliers, "q4") == 0
-    assert "q4 was not compared with f32: it takes minutes" in capsys.readouterr().err and not cache_file().exists()
+    assert "q4 was not compared with f32: that takes minutes" in capsys.readouterr().err and not cache_file().exists()
     assert generate(outliers, "q4", "--check") == 0 and CHANGES in capsys.readouterr().err
     assert generate(outliers, "q4") == 0 and CHANGES in capsys.readouterr().err
 
@@ -166,7 +166,7 @@ def test_other_weights_are_another_model(outliers: Path, tmp_path: Path) -> None
 
 
 class Letters:
-    """A tokenizer of a few characters."""
+    """A tokenizer that encodes only the characters of `known`."""
 
     eos = None
 

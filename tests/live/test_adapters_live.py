@@ -1,4 +1,4 @@
-"""LoRA adapters that PEFT writes, compared with the models that PEFT merges."""
+"""Compares models with LoRA adapters that PEFT writes with the models that PEFT merges."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 def adapted(folder: Path, model: Path, scale: float, **options: Any) -> Any:
-    """Saves an adapter of random matrices for a model; returns the model that PEFT merges, in float64."""
+    """Saves an adapter of random matrices for a model. Returns the model that PEFT merges, in float64."""
 
     def base() -> Any:
         return transformers.AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager", dtype="float32")
@@ -67,7 +67,7 @@ def logits(network: Any, ids: list[int]) -> np.ndarray:
 def test_logits_are_those_of_the_merged_model(
     tmp_path: Path, name: str, fields: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    """Catches: another scale, a pattern that PEFT matches otherwise, transposed matrices, a tensor's name."""
+    """Fails if the scale or a tensor's name differs, a pattern matches other modules, or matrices are transposed."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(name, **fields)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
@@ -80,7 +80,7 @@ def test_logits_are_those_of_the_merged_model(
 
 @pytest.mark.soak
 def test_smollm2_with_an_adapter_is_the_merged_model(tmp_path: Path) -> None:
-    """Repeats with SmolLM2 what tests/checkpoint/test_adapters.py checks of small GGUF files."""
+    """Repeats with SmolLM2 the checks that tests/checkpoint/test_adapters.py makes with small GGUF files."""
     smollm2 = find_model("smollm2")
     convert(smollm2, tmp_path / "model", "f32")
     targets = ["q_proj", "v_proj", "o_proj", "down_proj"]
@@ -91,4 +91,4 @@ def test_smollm2_with_an_adapter_is_the_merged_model(tmp_path: Path) -> None:
         within(model.logits(ids), wanted, ATOL, RTOL, "logits")
     del theirs
     with LanguageModel.from_pretrained(smollm2, device=DEVICE, adapter=tmp_path / "lora") as model:
-        assert kl_divergence(wanted, model.logits(ids)).mean() < 4e-3  # q8 has 1.3e-3 without an adapter
+        assert kl_divergence(wanted, model.logits(ids)).mean() < 4e-3  # without an adapter, q8 has 1.3e-3

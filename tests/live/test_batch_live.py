@@ -1,4 +1,4 @@
-"""Several texts at once, compared live with a padded batch of transformers in float64."""
+"""Compares several texts at once with a padded batch of transformers in float64."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODELS = {
 @torch.no_grad()
 @pytest.mark.parametrize("family", MODELS)
 def test_a_batch_gives_the_logits_of_a_padded_batch(tmp_path: Path, family: str) -> None:
-    """Fails if a row of a step attends to another row's keys, or has another row's position."""
+    """Fails if a text's row in a step attends to another text's keys, or has another text's position."""
     torch.manual_seed(3)
     theirs = MODELS[family]()
     for parameter in theirs.parameters():
@@ -48,7 +48,7 @@ def test_a_batch_gives_the_logits_of_a_padded_batch(tmp_path: Path, family: str)
     theirs = theirs.double().eval()
     rng = np.random.default_rng(5)
     texts = [rng.integers(1, 60, n).tolist() for n in (3, 17, 8, 1, 30, 9)]
-    fed = rng.integers(1, 60, (6, 8))  # tokens of each text and step
+    fed = rng.integers(1, 60, (6, 8))  # the token of each text in each step
     longest = max(map(len, texts)) + fed.shape[1]
     ids, mask = np.zeros((6, longest), np.int64), np.zeros((6, longest), np.int64)
     for i, text in enumerate(texts):

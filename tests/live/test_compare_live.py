@@ -1,4 +1,4 @@
-"""`glgpt compare --reference transformers`, on checkpoints of every kind."""
+"""Tests `glgpt compare --reference transformers` with checkpoints of every kind."""
 
 from __future__ import annotations
 

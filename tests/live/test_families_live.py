@@ -1,4 +1,4 @@
-"""Families of models compared live with transformers in float64, on random checkpoints of three shapes."""
+"""Compares families of models with transformers in float64, on random checkpoints of three shapes per family."""
 
 from __future__ import annotations
 
@@ -109,20 +109,23 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**GROUPED, "head_dim": 10, "attn_logit_softcapping": None, "final_logit_softcapping": None},
     ],
 }
-# The step of a format relative to the deviation of normal weights, of which a block spans 4.2, and the roundings in
-# series in three blocks: 12 products, embedding and head. f16 rounds their inputs too, and half of q4 is 8-bit.
+# By format: (rounding step, number of roundings in series). The step is in standard deviations of normal weights; a
+# quantised block spans 4.2 of them. Three model blocks have 14 roundings: 12 products, embedding and head. f16 has
+# twice as many, since it also rounds inputs; q4 has half as many, since half of its weights have 8 bits.
 ROUNDING = {"f16": (2**-10, 28), "q8": (2 * 2.4 / 254, 14), "q4": (4.2 / 15, 7)}
 CASES = [pytest.param(name, i, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i in range(len(shapes))]
-# The gradients of a family's other shapes take three times as long; their activations are compared in each run.
+# Gradients of a family's second and third shape are soak tests: with them, the test takes three times as long. The
+# activations of all shapes are compared in each run.
 FIRST = [pytest.param(*case.values, id=case.id, marks=[pytest.mark.soak] * (case.values[1] > 0)) for case in CASES]
-# Families with biases and parallel parts, neither, norms after the parts, and packed weights; the others repeat these.
+# These have, in this order, biases and parallel parts, neither, norms after the parts, and packed weights. The other
+# families repeat these variants.
 PACKINGS = ("gpt_neox", "llama", "gemma2", "phi3")
 NARROW = [pytest.param(name, marks=[pytest.mark.soak] * (name not in PACKINGS)) for name in FAMILIES]
 IDS = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
 
 
 class Drawn(NamedTuple):
-    """A random model: its folder, the model in transformers, and its activations for IDS."""
+    """Holds a random model's folder, the model in transformers, and its activations for IDS."""
 
     folder: Path
     theirs: Any
@@ -131,7 +134,7 @@ class Drawn(NamedTuple):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Drawn]:
-    """Returns a random model of a family's shape, made once."""
+    """drawn(family, shape) returns a random model, which is made only once."""
 
     @cache
     def draw(name: str, shape: int) -> Drawn:
@@ -143,7 +146,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Draw
 
 
 def checkpoint(folder: Path, name: str, shape: dict[str, Any]) -> Any:
-    """Saves a random model of a family in `folder` and returns it."""
+    """Saves a random model of a family in `folder` and returns the model."""
     config = transformers.AutoConfig.for_model(name, **(COMMON | shape))
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
@@ -159,7 +162,7 @@ def checkpoint(folder: Path, name: str, shape: dict[str, Any]) -> Any:
 def test_activations_logits_and_text_are_transformers(
     drawn: Callable[[str, int], Drawn], name: str, shape: int
 ) -> None:
-    """Fails if a prompt, a chunk of it, a decoded token or one of several texts differs from transformers."""
+    """Fails if an activation, a logit or a greedy token differs from transformers."""
     folder, theirs, case = drawn(name, shape)
     with LanguageModel.from_pretrained(folder, device=DEVICE) as model:
         found = model.run_with_cache(IDS)[1]
@@ -177,7 +180,7 @@ def test_activations_logits_and_text_are_transformers(
 def test_gradients_are_torchs_and_a_saved_model_loads(
     tmp_path: Path, drawn: Callable[[str, int], Drawn], name: str, shape: int
 ) -> None:
-    """Fails if the gradient of a parameter differs, or transformers reads another model than was saved."""
+    """Fails if a parameter's gradient differs, or transformers reads a saved model differently."""
     folder, theirs, _ = drawn(name, shape)
     ids = np.random.default_rng(0).integers(0, COMMON["vocab_size"], (3, 13))
     x, y = ids[:, :-1], ids[:, 1:]
@@ -200,7 +203,7 @@ def test_gradients_are_torchs_and_a_saved_model_loads(
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_model_split_at_any_block_has_the_same_logits(drawn: Callable[[str, int], Drawn], name: str) -> None:
-    """Fails if a part of a model needs what another part holds."""
+    """Fails if a part of a split model needs values that only another part has."""
     folder, ids = drawn(name, 0).folder, list(range(1, 9))
     with LanguageModel.from_pretrained(folder, device=DEVICE) as whole:
         logits, text = whole.logits(ids), list(whole.generate_ids(ids, 4, temperature=0, eos=False))
@@ -215,7 +218,7 @@ def test_a_model_split_at_any_block_has_the_same_logits(drawn: Callable[[str, in
 def test_narrow_weights_give_transformers_numbers(
     tmp_path: Path, drawn: Callable[[str, int], Drawn], name: str
 ) -> None:
-    """Fails if a product of a family reads other weights than the rounded ones, or its inputs lose more than f16."""
+    """Fails if a product uses weights other than the rounded ones, or rounds its inputs more coarsely than f16."""
     folder, _, own = drawn(name, 0)
     shutil.copytree(folder, tmp_path / "rounded")
     exact = own.arrays["logits"]
@@ -232,13 +235,13 @@ def test_narrow_weights_give_transformers_numbers(
         for activation, value in found.items():
             near = tolerance.measure(tokens_first(value), tokens_first(case.arrays[activation]))
             assert near.excess <= 1, (dtype, activation, near)
-        # To first order, KL is half of the variance of the logits' errors, and that of a rounding is step**2 / 12.
+        # To first order, KL is half of the variance of the logits' errors. One rounding has a variance of step**2 / 12.
         limit = roundings * step**2 / 12 * exact.var(axis=1).mean() / 2
         assert kl_divergence(exact, logits).mean() < limit, dtype
 
 
 def test_a_llama_with_a_window_is_a_mistral(tmp_path: Path, drawn: Callable[[str, int], Drawn]) -> None:
-    """Fails if `sliding_window` of a Llama's config.json is ignored, or applied although the file switches it off."""
+    """Fails if a Llama's `sliding_window` is ignored, or is applied although config.json switches it off."""
     folder, _, case = drawn("mistral", 0)
     shutil.copytree(folder, tmp_path / "llama")
     fields = json.loads((folder / "config.json").read_text()) | {"model_type": "llama"}

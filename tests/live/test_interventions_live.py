@@ -1,4 +1,4 @@
-"""Interventions compared with `transformers` and forward hooks, on the embedded model."""
+"""Compares interventions with forward hooks in `transformers`, on the embedded model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reference() -> Any:
 
 
 def hooked(reference: Any, ids: list[int], *hooks: tuple[str, str, Callable[[Any], Any]]) -> np.ndarray:
-    """Returns logits with changes of modules' inputs ("in") or outputs ("out"): (module, which, function)."""
+    """Returns the logits with hooks. A hook is (module, "in" or "out", function of the module's input or output)."""
 
     def before(change: Callable[[Any], Any]) -> Callable[..., Any]:
         return lambda _, args: (change(args[0].clone()), *args[1:])
@@ -122,7 +122,7 @@ def test_logits_are_those_of_transformers_with_hooks(
 def test_generation_is_that_of_transformers_with_hooks(
     model: LanguageModel, ids: list[int], reference: Any, case: str
 ) -> None:
-    """Compares tokens from a cache: changes apply to the prompt and to each token after it."""
+    """Compares tokens that are generated with a cache. Fails if a change skips the prompt or a later token."""
     interventions, hooks = CASES[case]
     plain = list(model.generate_ids(ids, 12, temperature=0))
     text = list(ids)
@@ -151,7 +151,7 @@ def test_a_pattern_is_replaced_in_one_head(model: LanguageModel, ids: list[int],
 
 
 def test_a_patch_of_another_prompt_brings_its_answer(model: LanguageModel, ids: list[int]) -> None:
-    """Patches the whole stream of another text of the same length before the last norm; gives that text's logits."""
+    """Fails if patching another text's whole residual stream before the last norm does not give its logits."""
     other = model.encode("First Citizen:\nBefore we proceed any further, hear")[: len(ids)]
     logits, found = model.run_with_cache(other, ["h.5.resid_post"])
     patched, _ = model.run_with_cache(ids, (), interventions=[Patch("h.5.resid_post", found["h.5.resid_post"])])

@@ -1,4 +1,4 @@
-"""Llama compared live with transformers and torch: drawn shapes, gradients, and its checkpoints' tokenizers."""
+"""Compares Llamas with transformers and torch: random shapes, gradients, and tokenizers of Llama checkpoints."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def configs(draw: st.DrawFn) -> transformers.LlamaConfig:
 @settings(max_examples=6)
 @given(configs(), st.data())
 def test_drawn_shapes_agree(config: transformers.LlamaConfig, data: st.DataObject) -> None:
-    """Fails if a shape, scaling or switch that no golden has gives other numbers than transformers."""
+    """Fails if results differ from transformers for a configuration that the goldens do not cover."""
     torch.manual_seed(data.draw(st.integers(0, 100)))
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_drawn_shapes_agree(config: transformers.LlamaConfig, data: st.DataObjec
 
 
 def test_gradients_and_steps_are_torchs(tmp_path: Path) -> None:
-    """Fails if a vjp of Llama's ops, or AdamW on a parameter of the family, differs from torch's."""
+    """Fails if a gradient of Llama's ops, or AdamW on a parameter of the family, differs from torch's."""
     config = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
     weights = random_weights(config, spread=0.2)
     folder = tmp_path / "model"
@@ -149,7 +149,7 @@ TEXTS = [
 
 @pytest.mark.parametrize(("kind", "split"), [("digits", DIGITS), ("llama3", LLAMA3), ("metaspace", None)])
 def test_tokenizers_of_llamas_give_their_librarys_ids(tmp_path: Path, kind: str, split: Any) -> None:
-    """Fails if a text is split or merged differently than by `tokenizers`, or the prompt begins differently."""
+    """Fails if a text is split or merged differently than by `tokenizers`, or the prompt's first token differs."""
     engine = trained(kind)
     engine.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))

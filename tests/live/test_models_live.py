@@ -1,4 +1,4 @@
-"""Compared live with transformers, float64 and eager: drawn shapes, the embedded model, the full 124M shape once."""
+"""Compares GPT-2s with eager float64 transformers: random shapes, the embedded model, and the full 124M shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from glgpt.inference.model import LanguageModel
 
 Array = NDArray[Any]
 ATOL, RTOL = 2e-4, 1e-5  # the project's documented tolerance of f32
-NEAR_TIE = 1e-3  # two best logits closer than this may be swapped by rounding
+NEAR_TIE = 1e-3  # rounding may swap the two best logits if they are closer than this
 
 
 def theirs(folder: Path) -> transformers.GPT2LMHeadModel:
@@ -37,7 +37,7 @@ def logits(model: transformers.GPT2LMHeadModel, ids: list[int]) -> Array:
 
 @torch.no_grad()
 def seen_inside(model: transformers.GPT2LMHeadModel, ids: list[int]) -> dict[str, Array]:
-    """Returns what transformers exposes: the residual stream, the patterns, and every module's output."""
+    """Returns the values that transformers exposes: the residual stream, the patterns, and every module's output."""
     config, found = model.config, dict[str, Array]()
 
     def keep(name: str) -> Any:
@@ -64,7 +64,7 @@ def seen_inside(model: transformers.GPT2LMHeadModel, ids: list[int]) -> dict[str
 
 
 def greedy(model: transformers.GPT2LMHeadModel, ids: list[int], tokens: int) -> list[int]:
-    """Returns greedy ids, up to a choice too close to decide."""
+    """Returns the ids and their greedy continuation, which ends early before a choice that is too close to decide."""
     made = list(ids)
     while len(made) < min(len(ids) + tokens, model.config.n_positions):
         last = logits(model, made)[-1]
@@ -99,7 +99,7 @@ def configs(draw: st.DrawFn) -> transformers.GPT2Config:
 def compare_inside(
     ours: dict[str, Array], model: transformers.GPT2LMHeadModel, checkpoint: Path, ids: list[int]
 ) -> None:
-    """Compares with the float64 reference by every name, and the reference with what transformers exposes."""
+    """Compares all activations with the float64 reference, and the reference with the values of `seen_inside`."""
     with Checkpoint.open(checkpoint) as opened:
         wanted = gpt2(opened.config, {name: opened.read(name) for name in opened.names}, ids)
     assert list(ours) == list(wanted) == list(opened.config.activations)
@@ -134,7 +134,7 @@ def test_drawn_shapes_agree(config: transformers.GPT2Config, data: st.DataObject
 
 @pytest.mark.parametrize("generation, config", [(None, 11), ([3], 11), ([3, 11], 29), (11, None), (None, [20, 19])])
 def test_generation_ends_at_the_same_tokens(tmp_path: Path, generation: Any, config: Any) -> None:
-    """Fails if the ids of generation_config.json or config.json, numbers or lists, are read in another order."""
+    """Fails if end tokens, as numbers or lists, are not taken from the first file that transformers reads them from."""
     torch.manual_seed(0)
     shape = {"vocab_size": 30, "n_positions": 40, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, bos_token_id=0)).save_pretrained(tmp_path)
@@ -151,7 +151,7 @@ def test_generation_ends_at_the_same_tokens(tmp_path: Path, generation: Any, con
 
 
 def test_the_embedded_model_agrees_at_its_full_context() -> None:
-    """Fails if the default model writes another text than transformers."""
+    """Fails if the default model's activations or text differ from transformers."""
     model = theirs(embedded_weights())
     rng = np.random.default_rng(0)
     with LanguageModel.from_pretrained(device="software") as ours:
@@ -166,7 +166,7 @@ def test_the_embedded_model_agrees_at_its_full_context() -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_the_full_124m_shape_agrees(tmp_path: Path) -> None:
-    """Fails for a fault that appears only with a vocabulary of 50257, twelve heads of 64, or a real model's chunk."""
+    """Fails if logits are wrong only with a vocabulary of 50257, twelve heads of 64, or a real model's chunk."""
     torch.manual_seed(1)
     transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(tmp_path)
     model = theirs(tmp_path)

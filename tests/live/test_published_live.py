@@ -1,4 +1,4 @@
-"""The loss that docs/guide/evaluate.md states, measured over all of the validation text."""
+"""Tests that docs/guide/evaluate.md states the loss measured over all of the validation text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.soak
 def test_the_guide_states_the_loss_of_all_tokens() -> None:
-    """Runs the guide's command; `tests/inspection/test_evaluate.py` compares the first windows with float64."""
+    """Runs the guide's command. `tests/inspection/test_evaluate.py` compares the first windows with float64."""
     stated = re.search(
         r"^([\d.]+) nats/token, ([\d.]+) bits/byte", (ROOT / "docs/guide/evaluate.md").read_text("utf-8"), re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""The tokenizer compared with transformers' GPT2Tokenizer, on any text."""
+"""Compares the tokenizer with transformers' GPT2Tokenizer on random texts."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ TEXTS = st.lists(st.text(max_size=12) | PIECES, max_size=8).map("".join)
 
 
 def train(folder, *, prefix_space):
-    """Trains a small byte-level BPE in `folder`, in both file layouts; returns it as a `tokenizers` object."""
+    """Trains a small byte-level BPE, saves its tokenizer.json in `folder`, and returns it as a `tokenizers` object."""
     tokenizer = HFTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
@@ -58,7 +58,7 @@ def train(folder, *, prefix_space):
 
 @pytest.fixture(scope="module", params=["shakespeare", "trained", "trained, prefix space", "trained, shuffled ids"])
 def pair(request, tmp_path_factory):
-    """Our tokenizer and transformers', from the same files."""
+    """Returns our tokenizer and transformers', loaded from the same files."""
     if request.param == "shakespeare":
         return load_tokenizer(WEIGHTS, 1024), GPT2Tokenizer.from_pretrained(WEIGHTS)
     folder = tmp_path_factory.mktemp("bpe")
@@ -108,7 +108,7 @@ PADDING = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_to_multiple_of
 
 
 def loaded(folder, document, **config):
-    """Returns our tokenizer and transformers', from one tokenizer.json."""
+    """Returns our tokenizer and transformers', loaded from the same tokenizer.json."""
     (folder / "tokenizer.json").write_text(json.dumps(document))
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

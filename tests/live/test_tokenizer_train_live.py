@@ -1,4 +1,4 @@
-"""Tokenizers written for training, loaded by transformers from the run's folder."""
+"""Tests that transformers loads the tokenizers that training writes to the run's folder."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ TEXTS = st.text(max_size=40) | st.sampled_from(
 
 @pytest.fixture(scope="module", params=["bytes", "bpe:600"])
 def pair(request, tmp_path_factory):
-    """Our tokenizer and transformers', from the same folder."""
+    """Returns our tokenizer and transformers', loaded from the same folder."""
     folder = tmp_path_factory.mktemp("run")
     ours = make_tokenizer(request.param, Text.of_string(PLAY), folder)
     config = {"model_type": "gpt2", "vocab_size": ours.vocab_size, "bos_token_id": ours.eos, "eos_token_id": ours.eos}

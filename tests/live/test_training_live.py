@@ -1,4 +1,4 @@
-"""Training compared live with torch: every op's vjp with autograd, whole models of drawn shapes in float64."""
+"""Compares training with torch: every op's gradient (vjp) with autograd, and models of random shapes in float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def apart_heads(x: torch.Tensor, s: SimpleNamespace) -> torch.Tensor:
 
 
 def scores(s: SimpleNamespace, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Returns score rows, zero where masked; the given gradient is zero there too."""
+    """Returns rows of attention scores. Masked scores are zero, as is the given gradient at their places."""
     y = (0.4 * apart_heads(q, s) @ apart_heads(k, s).mT).tril()
     return y.permute(2, 0, 1, 3).flatten(0, 2)
 
@@ -70,7 +70,7 @@ THEIRS: dict[str, Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]] = {
 @pytest.mark.parametrize("style", ["4x4", "4x8"])
 @pytest.mark.parametrize("case", [*THEIRS, "embed", "cross_entropy"])
 def test_vjps_are_autograds(device: Device, case: str, style: str) -> None:
-    """Fails if a vjp and the reference for its slopes have the same fault."""
+    """Fails if a vjp is wrong, even if the reference that other tests compare its slopes with has the same fault."""
     atol, k = VJPS[case].near
 
     @settings(max_examples=4)
@@ -123,7 +123,7 @@ def configs(draw: st.DrawFn) -> GPT2Config:
         n_layer=draw(st.integers(1, 2)),
         n_inner=draw(st.none() | st.integers(1, 50)),
         activation_function=draw(st.sampled_from(["gelu_new", "gelu", "relu"])),
-        # The values of a short row may be nearly equal; a norm with a small epsilon would amplify rounding.
+        # The values of a short row may be nearly equal. A norm with a small epsilon would amplify their rounding.
         layer_norm_epsilon=draw(st.sampled_from([1e-2, 1e-1])),
         scale_attn_by_inverse_layer_idx=draw(st.booleans()),
         tie_word_embeddings=draw(st.booleans()),
@@ -131,7 +131,7 @@ def configs(draw: st.DrawFn) -> GPT2Config:
 
 
 def theirs(trainer: Trainer, seed: int) -> GPT2LMHeadModel:
-    """Returns torch's model in float64, after both were given the same weights, which are wide."""
+    """Gives the trainer's model and a torch model the same weights, with a wide spread. Returns torch's, in float64."""
     c, rng = trainer.config, np.random.default_rng(seed)
     fields = {name: getattr(c, name) for name in c.__dataclass_fields__}
     rates = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
@@ -148,17 +148,17 @@ def theirs(trainer: Trainer, seed: int) -> GPT2LMHeadModel:
 
 
 def key_bias(name: str, size: int) -> slice:
-    """Returns the slice of a parameter that is attention's key bias.
+    """Returns the slice of a parameter that is attention's key bias. The slice is empty in other parameters.
 
-    A softmax ignores it: its gradient is zero except for rounding, which AdamW turns into whole steps.
+    Softmax ignores the key bias: its gradient is zero except for rounding, which AdamW turns into whole steps.
     """
     return slice(size // 3, 2 * size // 3) if name.endswith("c_attn.bias") else slice(0)
 
 
 def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float, smaller: bool) -> None:
-    """Compares losses, and gradients by norm, step by step.
+    """Compares the losses of all steps, and the gradients of the first step by the norm of their difference.
 
-    A share `masked` of the targets is left out; if `smaller`, each step has another number of rows and tokens.
+    A share `masked` of the targets is left out. If `smaller`, each step has another number of rows and tokens.
     """
     model, r, rng = theirs(trainer, seed), trainer.recipe, np.random.default_rng(seed + 1)
     named = {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
@@ -169,7 +169,7 @@ def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float, smalle
         size = rng.integers(1, most + 1) if smaller else most
         x, y = rng.integers(0, trainer.config.vocab_size, (2, *size))
         y[rng.random(y.shape) < masked] = -1
-        y[0, 0] = max(0, y[0, 0])  # torch cannot average zero targets
+        y[0, 0] = max(0, y[0, 0])  # keeps one target, since torch cannot average none
         loss = trainer.step(x, y)
         logits = model(torch.from_numpy(x), use_cache=False).logits
         wanted = cross_entropy(logits.flatten(0, 1), torch.from_numpy(y).flatten(), ignore_index=-1)
@@ -180,7 +180,7 @@ def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float, smalle
         for name, found in trainer.gradients().items() if step == 0 else ():
             grad = named[name].grad
             assert grad is not None
-            # A gradient that nearly cancels consists of the rounding of all the others.
+            # If a gradient nearly cancels, it consists of rounding in proportion to the whole gradient's norm.
             off, size = np.linalg.norm(found - grad.numpy()), float(grad.norm())
             assert off <= 1e-4 * size + 1e-7 * whole, f"d.{name} is {off:.2e} off of {size:.2e}"
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -193,7 +193,7 @@ OPTIONS = {"lr": LR, "betas": BETAS, "eps": EPSILON, "weight_decay": DECAY, "cli
 @settings(max_examples=6)
 @given(configs(), st.data())
 def test_models_of_drawn_shapes_train_as_torchs(config: GPT2Config, data: st.DataObject) -> None:
-    """Fails if a shape, kernel, activation or switch has other gradients, or ten steps end elsewhere."""
+    """Fails if a shape, kernel, activation or switch has other gradients than torch, or losses of ten steps differ."""
     shape = {
         "batch": data.draw(st.integers(1, 4)),
         "context": data.draw(st.integers(2, config.n_positions)),
@@ -207,9 +207,9 @@ def test_models_of_drawn_shapes_train_as_torchs(config: GPT2Config, data: st.Dat
 
 
 def test_parameters_end_where_torchs_do() -> None:
-    """Fails if ten steps give the same losses from other parameters."""
+    """Fails if the parameters after ten steps differ from torch's, even if the losses are the same."""
     config = GPT2Config(vocab_size=53, n_positions=20, n_embd=30, n_layer=2, n_head=5, n_inner=37)
-    with Trainer(config, batch=3, context=17, **OPTIONS | {"eps": 1e-4}) as trainer:  # see `key_bias`
+    with Trainer(config, batch=3, context=17, **OPTIONS | {"eps": 1e-4}) as trainer:  # eps damps AdamW's rounding
         before = trainer.parameters()
         model, rng = theirs(trainer, 0), np.random.default_rng(1)
         named = {name.removeprefix("transformer."): p for name, p in model.named_parameters()}
@@ -234,7 +234,7 @@ def test_parameters_end_where_torchs_do() -> None:
 
 
 def test_what_is_saved_loads_in_transformers(tmp_path: Path) -> None:
-    """Fails if the checkpoint has other names, shapes or switches than transformers expects, or another head."""
+    """Fails if the checkpoint's names, shapes, switches or head differ from those that transformers expects."""
     for tied in (True, False):
         config = GPT2Config(
             vocab_size=29, n_positions=12, n_embd=12, n_layer=2, n_head=3, tie_word_embeddings=tied,

@@ -19,7 +19,7 @@ SCORES, PATTERN = "h.0.attn.scores", "h.0.attn.pattern"
 
 
 def drawn(kernel: Kernel, entry: str, names: Container[str] = ()) -> dict[str, int]:
-    """Returns how many positions from `pos` on each pass with a column for four keys draws; 0: the whole context."""
+    """Returns for each pass of attention how many positions from `pos` on it draws; 0 means the whole context."""
     rec = Recorder(Limits())
     record_generation(Network(rec, CONFIG, kernel, "f32", names=names), sizes=(16,))
     return {made.label: made.keys for made in rec.program().entries[entry].passes if "attn" in made.label}
@@ -27,7 +27,7 @@ def drawn(kernel: Kernel, entry: str, names: Container[str] = ()) -> dict[str, i
 
 @pytest.mark.parametrize(("entry", "limited"), [("prefill_16", {SCORES: 16, PATTERN: 16}), ("decode", {SCORES: 1})])
 def test_software_draws_no_key_that_is_never_read(entry: str, limited: dict[str, int]) -> None:
-    """Fails if llvmpipe shades keys of the whole context for each chunk, or leaves out a key of its last row."""
+    """Fails if llvmpipe shades keys of the whole context for each chunk, or leaves out a key of a chunk's last row."""
     assert {label: keys for label, keys in drawn(SOFTWARE, entry).items() if keys} == limited
     assert not any(drawn(GPU, entry).values())
 

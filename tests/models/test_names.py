@@ -1,4 +1,4 @@
-"""Every name that a view shows has an explanation, and belongs to one block or to none."""
+"""Tests that every name that a view shows has an explanation, and belongs to at most one block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_family_explains_its_names(config: ModelConfig) -> None:
-    """Fails if a Llama's weights and states have no explanation, or one that is true for GPT-2 only."""
+    """Fails if a Llama's weights and states have no explanation, or an explanation that is true for GPT-2 only."""
     family = family_json(config)
     about = {entry["name"]: entry.get("about") for entry in family["names"]}
     program = generate_program(config, page_recordings("f32")[0], "f32")

@@ -1,4 +1,4 @@
-"""Programs of models of real sizes: limits of devices, and the cost of a token and of a download."""
+"""Tests programs for models of real sizes: limits of devices, and the cost of a token and of a download."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fits(kernel: str, limits: Limits) -> bool:
     [(k, d, name) for name, limits in MODEST.items() for k, d in BUILDS if k == "4x4" or fits(k, limits)],
 )
 def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) -> None:
-    """Fails if a model's program exceeds the limits it is built for (`check` runs when it is recorded).
+    """Fails if a model's program exceeds the limits for which it is built. `check` runs when the program is recorded.
 
     Two blocks are enough, since a texture's size does not depend on their number.
     """

@@ -1,4 +1,4 @@
-"""Which products of a model split K, and which weights are copied first."""
+"""Tests which products of a model split K, and which weights are decoded to f16 copies first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shaders(program: Program, entry: str) -> list[str]:
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 @pytest.mark.parametrize("kernel", [KERNELS["4x4"], KERNELS["8x4"]], ids=lambda k: k.name)
 def test_training_splits_k_whatever_rows_read(kernel: Kernel, precision: str) -> None:
-    """Fails if a page, whose programs serve every device, never splits K, or a resumed run has other sums."""
+    """Fails if a page's program, which serves every device, never splits K, or if splits depend on panels."""
     recipe = Recipe(batch=12, context=64, precision=precision)
     strided, panels = (
         page_training_program(NANO, recipe, Limits(), replace(kernel, contiguous=n)) for n in (0, CONTIGUOUS)
@@ -42,7 +42,7 @@ def test_training_splits_k_whatever_rows_read(kernel: Kernel, precision: str) ->
 
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
 def test_prompts_split_k_where_it_pays(dtype: str) -> None:
-    """Fails if a GPU's prompts do not split K, or software GL's packed products, which gain nothing, split it."""
+    """Fails if a GPU's prompts do not split K, or software GL's packed products, which gain nothing from it, do."""
     gpu, software = (generation_program(WIDE, Limits(), Kernel(4, 1, n), dtype) for n in (0, CONTIGUOUS))
     assert "matmul_sum" in shaders(gpu, "prefill_16")
     assert "matmul_sum" not in shaders(software, "prefill_16")

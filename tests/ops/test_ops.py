@@ -1,4 +1,4 @@
-"""Compares every op with float64: odd shapes, every layout, header, fetch and storage, inputs that are not finite."""
+"""Compares every op with float64: odd shapes, every layout, header, fetch and storage; inputs that are not finite."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ SHADERS = Path(__file__).parents[2] / "glsl"
 
 @cache
 def has_weights(case: str) -> bool:
-    """True if a case multiplies with a weight or looks one up; for others, q8 and q4 are the same as f16."""
+    """True if a case multiplies with a weight or looks one up; other cases are the same in q8 and q4 as in f16."""
     bench = Bench(STYLES["f16 8x8"])
     with bench.entry("test"):
         EVERY[case].record(bench, SimpleNamespace(**SHAPE))
     return bench.weights > 0
 
 
-RARE = {"8x4", "1x4", "f16 4x8", "f16 folded", "f16 split", "q4 folded"}  # combine what others have, and run at night
+# Styles that combine features of others, and run only in `make test-slow`.
+RARE = {"8x4", "1x4", "f16 4x8", "f16 folded", "f16 split", "q4 folded"}
 SLOW = {"split", "q8 split"}  # slow to compile: these use SHAPE only
-PLAIN = {"4x4", "4x8"}  # quick to compile: these use one shape more than others, which some faults need
+PLAIN = {"4x4", "4x8"}  # quick to compile: these use an additional shape, which finds more faults
 CROSSED = [
     (case, style)
     for case in EVERY
@@ -49,7 +50,7 @@ CROSSED = [
 def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
     """Fails if an op is wrong in one layout, header, fetch or storage, or leaves garbage in its padding.
 
-    All styles use SHAPE, those that are not SLOW also the smallest shape, and PLAIN ones another one.
+    All styles use SHAPE. Styles that are not SLOW also use the smallest shape, and PLAIN ones use a third shape.
     """
     if style in SLOW:
         agrees_with_its_reference(device, case, style, SimpleNamespace(**SHAPE), 0)
@@ -60,7 +61,7 @@ def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize(("case", "style"), CROSSED)
 def test_ops_of_other_shapes_are_their_reference(device: Device, case: str, style: str) -> None:
-    """Draws other shapes in all styles: each shape is another shader."""
+    """Draws other shapes in all styles; each shape compiles another shader."""
     drawn_shapes(device, case, style, 3)
 
 
@@ -93,7 +94,7 @@ def test_every_shader_has_a_case() -> None:
     assert drawn == {path.stem for path in SHADERS.glob("*/*.frag") if path.parent.name != "bench"}
 
 
-SPOILED = {  # case: (an input, the rows of the output that one of its rows may affect)
+SPOILED = {  # case: (an input, the output rows that one row of this input may affect)
     "embed": ("wpe", lambda row, s: [row - s.pos]),
     "norm": ("x", lambda row, s: [row]),
     "matmul": ("x", lambda row, s: [row]),
@@ -188,13 +189,13 @@ def test_the_best_token_is_one_even_of_values_that_are_not_finite(device: Device
 
     shape = SimpleNamespace(vocab=130, tiles=1)
     want, token, _ = play(device, Bench(STYLES["4x4"], change=spoil), lambda b: CASES["argmax"].record(b, shape))[0]
-    assert 0 <= token[0, 0] < shape.vocab and token[0, 2] == 1  # the flag that tells the caller
+    assert 0 <= token[0, 0] < shape.vocab and token[0, 2] == 1  # the flag for values that are not finite
     if not np.isnan(value):
         assert np.array_equal(token[:, :2], want.expected[:, :2])
 
 
 def test_a_norm_folded_behind_its_product_keeps_a_row_with_a_large_mean(device: Device) -> None:
-    """Fails if a mean of fifty deviations costs a folded norm more precision than it must."""
+    """Fails if a mean of 50 standard deviations increases a folded norm's error more than 50 times."""
 
     def shift(name: str, array: Array) -> Array:
         return array + 50 if name == "x" else array
@@ -221,7 +222,7 @@ def test_a_norm_of_a_row_whose_square_overflows_is_not_finite(device: Device, ca
 @pytest.mark.parametrize("case", ["cross_entropy_rows", "prediction"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_loss_of_logits_that_are_not_finite_is_nan(device: Device, case: str, value: float) -> None:
-    """Fails if -infinity, whose exponential is 0, is hidden by the loss of the other logits."""
+    """Fails if the loss hides a logit that is not finite, such as -infinity, whose exponential is 0."""
 
     def spoil(name: str, array: Array) -> Array:
         if name in ("x", "coarse"):
@@ -236,7 +237,7 @@ def test_a_loss_of_logits_that_are_not_finite_is_nan(device: Device, case: str, 
 
 
 def test_a_score_that_overflows_is_not_masked(device: Device) -> None:
-    """Fails if a score of -infinity gets no weight, as if it were masked."""
+    """Fails if a score that overflows to -infinity is stored as such: it would get no weight, like a masked one."""
 
     def enlarge(name: str, array: Array) -> Array:
         return np.full_like(array, {"q": -1e25, "k": 1e25}.get(name, 0))

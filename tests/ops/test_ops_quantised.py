@@ -1,4 +1,4 @@
-"""Tests products with quantised weights of several groups of rows: in tiles, in panels, with any slices of K."""
+"""Tests products with quantised weights of several groups of rows: in tiles, in panels, and with slices of K."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
-ROWS = 300  # of a weight: ten groups, the last one incomplete
-WHOLE = 320  # the same with whole groups
+ROWS = 300  # rows of a weight: ten groups, of which the last is incomplete
+WHOLE = 320  # rows of a weight with whole groups
 NAMES = [name for name, fmt in FORMATS.items() if fmt.quantised]
 MANY_ROWS = [(cols, dtype, k) for cols, dtype in ((64, "f16"), (70, "f16"), (70, "f32")) for k in (1, 3)]
 KEPT = (64, "f16", 3), (70, "f16", 1), (70, "f32", 3)
@@ -35,7 +35,7 @@ def bench(name: str, limits: Limits) -> Bench:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("cols", "dtype", "split_k"), mostly_soak(MANY_ROWS, KEPT))
 def test_many_rows(device: Device, name: str, limits: str, cols: int, dtype: str, split_k: int) -> None:
-    """Fails if a stretch of K uses the scales of the previous group, or a tile of y reads the wrong tile of w."""
+    """Fails if a segment of K uses the scales of the previous group, or a tile of y reads the wrong tile of w."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 13, ROWS - 2, b.many(13, ROWS - 2)), b.weight("w", ROWS - 2, cols)
@@ -48,7 +48,7 @@ def test_many_rows(device: Device, name: str, limits: str, cols: int, dtype: str
 
 
 def test_products_of_halves_fill_their_own_texels() -> None:
-    """Fails if a product with q4 has a quarter of the fragments of one with f16, which leaves threads idle."""
+    """Fails if a product with q4 weights has a quarter of the fragments of an f16 product, so that threads idle."""
     for cols, tiles in ((768, 2), (50257, 8)):
         b = bench("q4", Limits())
         with b.entry("test"):
@@ -61,7 +61,7 @@ def test_products_of_halves_fill_their_own_texels() -> None:
 @pytest.mark.parametrize(("panels", "slice_texels"), [(True, None), (False, 13)])
 @pytest.mark.parametrize("cols", [150, 1536])
 def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_texels: int | None, cols: int) -> None:
-    """Fails if a slice of K that starts inside a group uses another's scales, or sums of two groups share one."""
+    """Fails if a slice of K that starts in a group uses another group's scale, or sums of two groups share a scale."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 1, ROWS), b.weight("w", ROWS, cols, panels)
@@ -92,7 +92,7 @@ def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, p
 
 @pytest.mark.parametrize("panels", [True, False])
 def test_a_device_with_four_targets_multiplies_a_row_in_one_pass(device: Device, panels: bool) -> None:
-    """Fails if each half of a texel's column tiles has a separate shader, or other bits than with eight targets."""
+    """Fails if each half of a texel's column tiles has its own shader, or gives other bits than with eight targets."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 1, WHOLE), b.weight("w", WHOLE, 150, panels)
@@ -117,13 +117,13 @@ def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, p
     assert (w.layout.panel, sums.defines["SPLIT_K"]) == (panel, slices_of_k)
     (drawn,) = {(p.first_column, p.viewport[0]) for p in b.program().entries["test"].passes}
     assert drawn[0] == sums.first and sums.first % 4 == 0
-    parts = 64 - drawn[0] % 64, (drawn[1] - drawn[0] - (64 - drawn[0] % 64)) % 64  # of the first and the last bin
+    parts = 64 - drawn[0] % 64, (drawn[1] - drawn[0] - (64 - drawn[0] % 64)) % 64  # columns of the first and last bin
     assert abs(parts[0] - parts[1]) <= 4
 
 
 @pytest.mark.parametrize(("name", "limits"), [("q4", "one tile"), ("q8", "one tile"), ("q4", "four targets")])
 def test_products_of_a_row_share_their_targets(device: Device, name: str, limits: str) -> None:
-    """Fails if products next to each other have other bits than alone, or software GL waits between them."""
+    """Fails if products that share targets have other bits than alone, or software GL waits between them."""
     widths = {"q": 576, "k": 192, "v": 192}
 
     def record(b: Bench) -> list[Want]:
@@ -165,7 +165,7 @@ def test_slices_of_large_weights_are_whole_groups(name: str, inner: int, cols: i
 @pytest.mark.parametrize(("panels", "inner"), [(True, 84), (True, 96), (False, 84)])
 @pytest.mark.parametrize("name", STORED)
 def test_formats_of_files_have_all_products(device: Device, name: str, panels: bool, inner: int) -> None:
-    """Fails if a product leaves out minima of levels from 0 to 255, or reads float32 scales as float16."""
+    """Fails if a product omits the minima of formats with levels from 0 to 255, or reads float32 scales as float16."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 5, inner, b.many(5, inner)), b.weight("w", inner, 70, panels)
@@ -187,7 +187,7 @@ def test_formats_of_files_have_all_products(device: Device, name: str, panels: b
 @pytest.mark.parametrize("limits", ["one tile", "folded"])
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_and_folded_norms(device: Device, name: str, limits: str) -> None:
-    """Fails if an embedding, or a norm folded into a product, uses the scale of another token, row or group."""
+    """Fails if an embedding, or a norm folded into a product, uses the scale of a wrong token, row or group."""
 
     def record(b: Bench) -> list[Want]:
         ids = b.given("ids", b.rng.integers(0, 90, (7, 1)), role="input")

@@ -1,4 +1,4 @@
-"""Tests products over more tiles than are unrolled, of wide rows, and with K split."""
+"""Tests products over more tiles than a shader unrolls, products of wide rows, and products that split K."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, 
     bench = Bench(STYLES["4x8"])
     ((want, matrix, _),) = play(device, bench, record)
     assert not any("#define SEGMENTS" in shader for shader in bench.program().shaders.values())
-    ref.within(matrix, want.expected, 2e-5, 2 * EPS)  # as in `cases`; the reference uses the weights as packed
+    ref.within(matrix, want.expected, 2e-5, 2 * EPS)  # as in `cases`; the reference uses the packed weights
 
 
 @pytest.mark.parametrize("style", ["4x4", "4x8", "8x4"])
 @pytest.mark.parametrize("case", ["matmul", "norm_fold"])
 def test_a_long_sum_keeps_its_digits(device: Device, case: str, style: str) -> None:
-    """Fails if a sum over K is rounded after each product, so that massive activations hide others (SmolLM2's MLP)."""
-    massive = {3: 2000.0, 1200: -2000.0}  # columns of x; their weights are equal, so that they cancel
+    """Fails if a sum over K is rounded after each term. Massive activations, as in SmolLM2's MLP, would hide others."""
+    massive = {3: 2000.0, 1200: -2000.0}  # columns of x; the weights of both are equal, so that their terms cancel
 
     def enlarge(name: str, array: Array) -> Array:
         if name in ("x", "gain"):
@@ -66,7 +66,7 @@ def test_a_long_sum_keeps_its_digits(device: Device, case: str, style: str) -> N
 
 @pytest.mark.parametrize("cols", [250, 50, 3])
 def test_a_fragment_takes_one_column_of_a_wide_row(device: Device, monkeypatch: pytest.MonkeyPatch, cols: int) -> None:
-    """Fails if the logits of a large vocabulary are wrong on a GPU; no other case is wide enough."""
+    """Fails if the logits of a large vocabulary are wrong on a GPU. In other tests no row is wide enough."""
     monkeypatch.setattr(sys.modules["glgpt.ops.matmul"], "WIDE", 1)
     shape = SimpleNamespace(**SHAPE | {"contiguous": 0, "cols": cols})
     for played in play(device, Bench(STYLES["4x8"]), lambda b: EVERY["matvec"].record(b, shape)):
@@ -89,10 +89,10 @@ def test_a_residual_of_another_shape_is_refused(rows: int, cols: int, splits: op
 def test_products_that_leave_threads_idle_split_k() -> None:
     """Fails if K is not split when there are too few bins or fragments, or if slices are too short or do not fit."""
     rec, software, gpu = Recorder(), ops.SOFTWARE_SPLITS, ops.GPU_SPLITS
-    assert software.of(rec, 64, 192, 192) == 2  # c_proj of 124M, 512 tokens by 8x4
-    assert software.of(rec, 16, 768, 96) == 4  # the MLP's, 64 tokens by 4x8
-    assert software.of(rec, 64, 192, 768) == 1  # c_fc
+    assert software.of(rec, 64, 192, 192) == 2  # attn.c_proj of 124M, 512 tokens, kernel 8x4
+    assert software.of(rec, 16, 768, 96) == 4  # mlp.c_proj of 124M, 64 tokens, kernel 4x8
+    assert software.of(rec, 64, 192, 768) == 1  # mlp.c_fc of 124M, 512 tokens, kernel 8x4
     assert [software.of(rec, 8, inner, 64) for inner in (32, 64, 96)] == [1, 2, 4]
     assert software.of(Recorder(Limits(max_texture_size=256)), 64, 192, 192) == 1
-    assert [gpu.of(rec, 8, inner, 96) for inner in (96, 768)] == [4, 8]  # the same in f16
+    assert [gpu.of(rec, 8, inner, 96) for inner in (96, 768)] == [4, 8]  # products in f16
     assert [gpu.of(rec, rows, 192, 384) for rows in (8, 16, 32)] == [4, 2, 1]

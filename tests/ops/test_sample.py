@@ -1,4 +1,4 @@
-"""Compares sampling on the device with its definition in float64: kept sets, chi-square, undecided draws."""
+"""Compares sampling on the device with its definition in float64: kept tokens, chi-square, undecided draws."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def drawing(device: Device, logits: Array, options: Options | None = None, rows: int = 1) -> Iterator[Player]:
-    """Returns a player of the sampling entries for these logits; the state `drawn` gets `rows` draws."""
+    """Yields a player of the sampling entries for these logits; the state `drawn` gets `rows` draws."""
     rec = Recorder(Limits(max_draw_buffers=4))
     x = rec.fixed("logits", fold(1, len(logits), 4096), "state")
     best, drawn = (
@@ -63,7 +63,7 @@ def drawing(device: Device, logits: Array, options: Options | None = None, rows:
 
 
 def test_the_greatest_logit_is_found_wherever_it_is(device: Device) -> None:
-    """Fails if argmax skips a block of the vocabulary or of a texel, or prefers a later one of equal values."""
+    """Fails if argmax skips a block of the vocabulary or of a texel, or prefers the later of two equal values."""
     count, step = 5003, 41
     with drawing(device, np.zeros(count)) as player:
         layout = player.program.views["logits"]
@@ -76,7 +76,7 @@ def test_the_greatest_logit_is_found_wherever_it_is(device: Device) -> None:
 
 
 def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
-    """Returns the texels `[rows, 1 + 8 + 1, 4]` of a draw, or `[rows, 1, 4]` of several from `step` on."""
+    """Returns the texels `[1, 1 + 8 + 1, 4]` of one draw, or `[rows, 1, 4]` of `rows` draws, from `step` on."""
     vocab = player.program.views["logits"].cols
     assert sampler.entry
     player.play(sampler.entry, **sampler.scalars(step, vocab))
@@ -92,7 +92,7 @@ def test_tokens_come_as_often_as_they_should(device: Device, logits: Array) -> N
 @pytest.mark.soak
 @pytest.mark.parametrize("logits", LOGITS.values(), ids=LOGITS)
 def test_a_hundred_thousand_tokens_come_as_often_as_they_should(device: Device, logits: Array) -> None:
-    """Fails if a probability is wrong by a little, which fewer draws do not show."""
+    """Fails if a probability has a small error, which fewer draws do not show."""
     agree_with_the_definition(device, logits, 100_000)
 
 
@@ -106,7 +106,7 @@ def agree_with_the_definition(device: Device, logits: Array, draws: int) -> None
 
 
 def agrees(texels: list[Array], p: Array, draws: int) -> bool:
-    """True if draws come about as often as their probabilities say, and those of probability 0 never."""
+    """True if the counts of draws fit the probabilities, and no token of probability 0 is drawn."""
     assert not any(t[:, 0, 2:].any() for t in texels)
     counts = np.bincount(np.concatenate([t[:, 0, 0] for t in texels]).astype(int), minlength=len(p))
     assert not counts[p == 0].any()
@@ -120,7 +120,7 @@ def agrees(texels: list[Array], p: Array, draws: int) -> bool:
 
 @pytest.mark.parametrize("options", [Options(), Options("330", "texelFetch", "uint")], ids=["float", "uint"])
 def test_exactly_these_tokens_are_kept(device: Device, options: Options) -> None:
-    """Fails if top-k or top-p keeps one token too few or too many, or the wrong ones of equal logits."""
+    """Fails if top-k or top-p keeps one token too few or too many, or the wrong tokens among equal logits."""
     logits = np.random.default_rng(5).integers(-8, 9, 400) / 2.0
     with drawing(device, logits, options) as player:
         for settings in (
@@ -140,7 +140,7 @@ def test_exactly_these_tokens_are_kept(device: Device, options: Options) -> None
 
 
 def test_the_likeliest_come_with_a_draw(device: Device) -> None:
-    """Fails if the probability of an alternative is wrong, a dropped one counts as kept, or the order is wrong."""
+    """Fails if the probability of an alternative is wrong, a dropped token counts as kept, or the order is wrong."""
     logits = 3 * np.random.default_rng(6).standard_normal(5000)
     with drawing(device, logits) as player:
         for settings in ({"top_k": 3}, {"top_p": 0.8}, {"top_p": 0.1, "temperature": 3.0}):
@@ -168,14 +168,14 @@ def test_the_likeliest_come_with_a_draw(device: Device) -> None:
 def test_what_the_candidates_do_not_reach_is_not_decided(
     device: Device, logits: Array, settings: dict[str, Any]
 ) -> None:
-    """Fails if a set of tokens that extends beyond the candidates is truncated to them."""
+    """Fails if a set of tokens that is larger than the list of candidates is truncated to that list."""
     with drawing(device, logits) as player:
         assert draw(player, Sampler(SamplingOptions(**settings, seed=4)))[0, 0, 2:].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("first", [16, 25_000])
 def test_likely_tokens_that_are_adjacent_are_decided(device: Device, first: int) -> None:
-    """Fails if likely tokens with ids in a row, such as digits and single letters, fill a block."""
+    """Fails if likely tokens with consecutive ids, such as digits and single letters, fill a block."""
     logits = np.float32(np.random.default_rng(9).standard_normal(50257))
     logits[first : first + 36] = np.arange(36) + 20
     with drawing(device, logits) as player:

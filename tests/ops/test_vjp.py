@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from glgpt.gl.device import Device
 
 Array = NDArray[np.float64]
-# Slow to compile; the others are tested with both headers, fetches and storages, and with folded tensors. RARE ones
-# combine what others have, and run at night.
+# Slow to compile. The other styles test both headers, fetches and storages, and folded tensors. RARE ones combine
+# features of other styles, and run only in `make test-slow`.
 RARE = {"8x4", "f16 4x8", "f16 split"}
 SLOW = {"4x8", "split"} | RARE
 TRAINED = [
@@ -29,7 +29,7 @@ TRAINED = [
 
 
 def directions(bench: Bench, shape: tuple[int, int], rows: int) -> list[Array]:
-    """Returns two random directions, and that of the last value, next to the padding."""
+    """Returns two random directions, and the direction of the last value, next to the padding."""
     found = [bench.rng.standard_normal(shape) for _ in range(2)] + [np.zeros(shape)]
     found[2][rows - 1, -1] = 1
     for v in found:
@@ -60,9 +60,9 @@ def held_to_slopes(case: str, bench: Bench, b: Backward, played: list[tuple[Arra
 @pytest.mark.parametrize("style", TRAINED)
 @pytest.mark.parametrize("case", VJPS)
 def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None:
-    """Fails if a vjp omits a term or a sum so far, adds padding, or is wrong in one layout, header, fetch or storage.
+    """Fails if a vjp omits a term or a given sum, adds padding, or is wrong in one layout, header, fetch or storage.
 
-    Styles that compile slowly use SHAPE only, the others also the smallest shape, and "folded" a separate one.
+    Styles that compile slowly use SHAPE only. The others also use the smallest shape, and "folded" uses a third one.
     """
     drawn = settings(phases=[Phase.explicit]) if style in SLOW else settings(max_examples=1 + (style == "folded"))
 

@@ -1,6 +1,6 @@
-"""Load test of `glgpt serve`: clients that never finish a request, clients that abort an answer, and one that checks.
+"""Load-tests `glgpt serve`: clients that never finish a request, clients that abort an answer, and a checking client.
 
-    python tests/page/load.py --seconds 600        # ten minutes: 200 half-open, 50 aborting clients
+    python tests/page/load.py --seconds 600        # ten minutes with 200 half-open and 50 aborting clients
 
 Prints one line of measurements. Fails if an answer is wrong, late or missing, or if the server prints anything.
 """
@@ -38,7 +38,7 @@ def connect(port: int) -> socket.socket:
 
 
 def half_open(port: int, stop: threading.Event, clients: int, seed: int) -> None:
-    """Keeps `clients` connections that never finish a request, and replaces some of them every half second."""
+    """Keeps `clients` connections that never finish a request. Replaces a twentieth of them every half second."""
     chance = random.Random(seed)
     held: list[socket.socket] = []
     while not stop.is_set():
@@ -55,7 +55,7 @@ def half_open(port: int, stop: threading.Event, clients: int, seed: int) -> None
 
 
 def aborting(port: int, stop: threading.Event, seed: int) -> None:
-    """Requests the large file, reads a little, and resets the connection, again and again."""
+    """Repeatedly requests the large file, reads a little of it, and resets the connection."""
     chance = random.Random(seed)
     while not stop.is_set():
         try:
@@ -77,7 +77,7 @@ def answer(port: int, request: bytes) -> bytes:
 
 
 def load(seconds: float, half: int = 200, aborts: int = 50, seed: int = 1) -> dict[str, Any]:
-    """Runs `glgpt serve` under load; returns the number of checks, the slowest answer, and the growth of its memory."""
+    """Runs `glgpt serve` under load. Returns the number of checks, the slowest answer, and the growth of its memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         large = random.Random(seed).randbytes(8 << 20)

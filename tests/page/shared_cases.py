@@ -1,8 +1,9 @@
-"""Cases of what Python and the page both compute; `shared_cases.json` holds the results of Python.
+"""Defines cases that both Python and the page compute. `shared_cases.json` holds Python's results.
 
     PYTHONPATH=tests python tests/page/shared_cases.py    rewrites the file, after a change on both sides
 
-`test_shared_cases.py` checks that Python still gives these results, `viewer/test/shared.test.ts` that TypeScript does.
+`test_shared_cases.py` checks that Python still gives these results, and `viewer/test/shared.test.ts` that TypeScript
+gives them too.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from glgpt.wire import hidden
 
 
 def draft(ids: list[int], most: int) -> list[int]:
-    """Returns up to `most` ids that are guessed to follow a text."""
+    """Returns up to `most` ids as a guess of how a text continues."""
     lookup = PromptLookup()
     lookup.extend(ids)
     return lookup.draft(most)
@@ -81,7 +82,7 @@ CALLED = [
 
 
 def chats() -> dict[str, Any]:
-    """Ids of conversations by the templates of the tests, special tokens in the texts included."""
+    """Returns ids of conversations by the tests' templates. Texts include special tokens."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = load_tokenizer(chat_llama(Path(folder) / "model.gguf"), VOCAB)
     assert tokenizer
@@ -140,7 +141,7 @@ WITH_CALLS: tuple[list[dict[str, Any]], ...] = (
 
 
 def functions() -> dict[str, Any]:
-    """Calls in texts that arrive in pieces; what requests with tools lead to: documents, schemas, messages, errors."""
+    """Returns calls parsed from texts in pieces, and the documents, schemas, messages and errors of tool requests."""
     calls = []
     for text, most in itertools.product(CALLS, (None, 1)):
         pieces = [text[i : i + 3] for i in range(0, len(text), 3)]
@@ -177,7 +178,7 @@ def functions() -> dict[str, Any]:
 
 
 def chunks() -> list[dict[str, Any]]:
-    """Plans of prompts: the cheapest division into recorded sizes."""
+    """Returns plans of prompts: the cheapest division of each into recorded sizes."""
     known = (64, 16, 1)
     lengths = (1, 3, 7, 15, 16, 17, 20, 25, 63, 64, 65, 80, 100, 127, 128)
     return [
@@ -194,7 +195,7 @@ def chunks() -> list[dict[str, Any]]:
 
 
 def windows() -> list[dict[str, int]]:
-    """Starts of the part of a text from which its next token is computed."""
+    """Returns where a text's window starts. The next token is computed from the window."""
     return [
         {"tokens": tokens, "context": context, "start": window_start(tokens, context)}
         for context in (1, 2, 7, 256)
@@ -203,7 +204,7 @@ def windows() -> list[dict[str, int]]:
 
 
 def drafts() -> list[dict[str, Any]]:
-    """Guesses of how a text continues, from the text itself."""
+    """Returns guesses of how a text continues, from earlier parts of the text."""
     rng = np.random.default_rng(4)
     texts = [[], [1], [1, 1], [1, 1, 1], [1, 2, 3, 1, 2], [1, 2, 9, 1, 2, 8, 1, 2], [5, 6, 7, 8, 5, 6, 7, 9, 6, 7]]
     texts += [rng.integers(0, 3, n).tolist() for n in (7, 20, 40)]
@@ -211,7 +212,7 @@ def drafts() -> list[dict[str, Any]]:
 
 
 def layouts() -> list[dict[str, Any]]:
-    """Matrices as texels: tiles, f16 and integers with several column tiles in a texel, panels."""
+    """Returns matrices as texels: tiles, f16 and integers with several column tiles in a texel, and panels."""
     found = []
     for layout in (
         Layout(5, 7),
@@ -249,14 +250,14 @@ def layouts() -> list[dict[str, Any]]:
 
 
 def halves() -> list[list[float | None]]:
-    """16-bit patterns and their f16 values; None for NaN."""
+    """Returns 16-bit patterns and their f16 values; None for NaN."""
     bits = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x8000, 0x8001, 0xBC00, 0xFBFF, 0x7E00, 0x3555], np.uint16)
     values = bits.view(np.float16).astype(np.float64)
     return [[int(b), None if np.isnan(v) else float(v)] for b, v in zip(bits, values, strict=True)]
 
 
 def encodings() -> list[dict[str, Any]]:
-    """Bytes of updates and of hidden states, with ties of rounding, zeros, subnormal numbers and a short last block."""
+    """Returns encoded updates and hidden states with rounding ties, zeros, subnormal numbers and a short last block."""
     rng = np.random.default_rng(8)
     ties = np.concatenate([[127], np.arange(-126.5, 127)])  # halfway between two levels of int8
     zeros = np.zeros(protocol.BLOCK - len(ties))
@@ -272,13 +273,13 @@ def encodings() -> list[dict[str, Any]]:
 
 
 def randoms() -> list[dict[str, Any]]:
-    """Values that a device gets from a seed, and the hash from which random numbers are made."""
+    """Returns the values that a device receives for a seed, and the hash that becomes a random number."""
     seeds = (0, 1, 57, 2**32 - 1, 2**32, 2**53 - 1)
     return [{"seed": s, "given": draw_seed(s), "hash": hash4((draw_seed(s), 1, 2, 3))} for s in seeds]
 
 
 def samplers() -> list[dict[str, Any]]:
-    """Distributions of logits under sampling settings, and the ids drawn from them."""
+    """Returns distributions of logits under sampling settings, and ids drawn from the distributions."""
     logits = (3 * np.random.default_rng(5).standard_normal(24)).astype(np.float32)
     found = []
     for settings in (
@@ -307,7 +308,7 @@ def samplers() -> list[dict[str, Any]]:
 
 
 def batches() -> list[dict[str, Any]]:
-    """Windows of a training step and of an evaluation; the index of an embedding's gradient."""
+    """Returns the windows of a training step and of an evaluation, and the sorted index of an embedding's gradient."""
     ids = (np.arange(1000) * 37 % 91).astype(np.uint16)
     found = []
     for seed, step, rows, context in ((5, 1, 4, 6), (0, 250, 3, 9), (2**32 - 1, 123456, 2, 16)):
@@ -330,7 +331,7 @@ def batches() -> list[dict[str, Any]]:
 
 
 def rates() -> list[dict[str, Any]]:
-    """Learning rates over a run."""
+    """Returns the learning rates of a run's steps."""
     found = []
     for schedule in ("cosine", "linear", "constant"):
         settings = Settings("bytes", 1, 1, 4, 4, 1, 40, 3e-3, 3e-4, 5, schedule=schedule)
@@ -344,7 +345,7 @@ def rates() -> list[dict[str, Any]]:
 
 
 def loss_scales() -> list[dict[str, Any]]:
-    """Loss scales after runs of (steps without overflow, overflows after them); None if training ends."""
+    """Returns loss scales after runs of (steps without overflow, overflows after them); None if training ends."""
     found = []
     for runs in (
         [(1, 1), (0, 1), (1999, 0), (1, 0), (1999, 1), (2000, 0)],
@@ -367,7 +368,7 @@ def loss_scales() -> list[dict[str, Any]]:
 
 
 def splits() -> list[dict[str, Any]]:
-    """Bytes of the training part of a text, which ends between two characters."""
+    """Returns the size in bytes of a text's training part, which ends between two characters."""
     found = []
     for text, last in (("abcdefghij", 0.25), ("naïve 漢字 🙂🙂", 0.3), ("漢字漢字", 0.5), ("a", 0.1), ("abc", 0.0)):
         train, _ = Text.of_string(text).split(last)
@@ -376,7 +377,7 @@ def splits() -> list[dict[str, Any]]:
 
 
 def n_grams() -> list[dict[str, Any]]:
-    """Baselines of a score: ranks and metrics of n-gram models, on contexts inside and outside the training text."""
+    """Returns baselines of a score: ranks and metrics of n-gram models, with known and with unknown contexts."""
     found = []
     for vocab, train_size, context, seed in ((11, 300, 4, 3), (5, 40, 3, 9), (300, 2, 5, 1)):
         text = [int(v * v * vocab) for v in np.random.Generator(np.random.PCG64(seed)).random(train_size + 61)]
@@ -402,7 +403,7 @@ def _plain(row: Any) -> dict[str, Any]:
 
 
 def predictions() -> dict[str, Any]:
-    """Predictions of targets from logits, some of which are equal."""
+    """Returns predictions of targets from logits. Some logits are equal."""
     logits = np.round(2 * np.random.default_rng(8).standard_normal((30, 7))).astype(np.float32)
     targets = np.arange(30) * 5 % 7
     found = Predictions.empty(30)
@@ -418,7 +419,7 @@ def predictions() -> dict[str, Any]:
 
 
 def copied() -> list[dict[str, Any]]:
-    """Passages that samples copy from a text."""
+    """Returns the passages that samples copy from a text."""
     text = "It was the best of times, it was the worst of times; naïve 漢字 🙂 ÉTÉ, été.\n" * 2
     samples = (
         "",
@@ -431,7 +432,7 @@ def copied() -> list[dict[str, Any]]:
 
 
 def tasks() -> list[dict[str, Any]]:
-    """Answers of toy tasks in windows, with tokens of one byte and longer ones."""
+    """Returns answers of toy tasks in windows, with one-byte tokens and with longer tokens."""
     lines = "".join(f"{a}+{b}={a + b}\n" for a, b in ((1, 2), (33, 4), (5, 66), (7, 8), (99, 9)))
     found = []
     for cuts in (list(range(len(lines) + 1)), [0, 2, 3, 5, 8, 9, 11, 14, 15, 18, 20, 23, 26, 30, 31, 33]):
@@ -456,7 +457,7 @@ def tasks() -> list[dict[str, Any]]:
 
 
 def cleaning() -> list[dict[str, Any]]:
-    """Cleaned texts, and their inspection."""
+    """Returns cleaned texts, and their inspection."""
     book = "x\r\n*** START OF THE PROJECT GUTENBERG EBOOK A ***\r\n\r\n  One. \t\n\n\n\nTwo ДЕ 漢字.\r\r\n"
     book += "*** END OF THIS PROJECT GUTENBERG EBOOK A ***\nno"
     found = []
@@ -487,7 +488,7 @@ def cleaning() -> list[dict[str, Any]]:
 
 
 def repeated(runs: list[list[Any]]) -> str:
-    """Joins the texts of `[text, times]`, each repeated."""
+    """Joins the texts of `[text, times]`, each repeated `times` times."""
     return "".join(unit * times for unit, times in runs)
 
 
@@ -505,7 +506,7 @@ LEARNT = [
 
 
 def vocabularies() -> list[dict[str, Any]]:
-    """Tokenizers trained on words that are longer than the maximum."""
+    """Returns the merges of tokenizers trained on words that are longer than the maximum."""
     found = []
     for runs, size in LEARNT:
         with tempfile.TemporaryDirectory() as folder:
@@ -516,7 +517,7 @@ def vocabularies() -> list[dict[str, Any]]:
 
 
 def tokenizers() -> list[dict[str, Any]]:
-    """The embedded model's tokenizer and two others in the page's format, and the ids of texts."""
+    """Returns the embedded model's tokenizer and two others in the page's format, and the ids of texts."""
     from glgpt.checkpoint.opening import Checkpoint
 
     checkpoint = Checkpoint.open(None)
@@ -539,7 +540,7 @@ def _as_data(tokenizer: Tokenizer) -> dict[str, Any]:
             for text in TEXTS
         ],
         "prompt": tokenizer.prompt("to be"),
-        # A digest of the ids: their number, and the sum of each id times its position.
+        # A digest of the ids: their number, and the sum of each id times its position modulo 1000.
         "long": [
             {"runs": r, "ids": len(ids), "sum": int((ids * (np.arange(len(ids)) % 1000)).sum())} for r, ids in long
         ],
@@ -547,7 +548,7 @@ def _as_data(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def tolerances() -> list[dict[str, Any]]:
-    """Tensors and references: errors in all values, in one value, next to a massive one, in values near zero."""
+    """Returns tensors and references, with errors in all values or in one, next to a huge value, and near zero."""
     rng = np.random.default_rng(6)
     tolerance = Tolerance.of("f16", 30)
     found = []
@@ -575,7 +576,7 @@ def tolerances() -> list[dict[str, Any]]:
 
 
 def packed_programs() -> list[dict[str, Any]]:
-    """A packed program: passes of two blocks and of none, layers of two textures, and shaders with equal parts."""
+    """Returns a packed program: passes of two blocks and outside them, two-layer textures, shaders with equal parts."""
     known = ["precision highp float;", "void main() {", "}"]
     names = ["h.0.attn.k", "h.10.attn.k", "layers.10.w", "scratch.3", "token"]
     textures = {name: Texture(name, 4, 2, 2, "float", "state") for name in names}

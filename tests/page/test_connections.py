@@ -1,4 +1,4 @@
-"""Connections that never finish a request or never read the answer are closed in time, and others are served."""
+"""Tests that connections that never finish a request or never read are closed in time while others are served."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def get(port: int) -> bytes:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Reads a connection until the server closes it."""
+    """Reads a connection until the server closes it; returns True."""
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(1 << 16):
             pass
@@ -103,7 +103,7 @@ def test_connections_of_an_address_have_a_limit(folder: Path) -> None:
 
 
 def test_the_addresses_of_an_ipv6_network_have_one_limit() -> None:
-    """Fails if a client that owns a /64 network is counted as a new client by each of its addresses."""
+    """Fails if each address of a /64 network counts as a separate client."""
 
     async def count() -> tuple[bool, bool, bool]:
         connections = Connections(Limits(total=99, address=2))
@@ -133,7 +133,7 @@ def test_a_client_that_does_not_read_is_disconnected(folder: Path) -> None:
         for one in (lazy, slow):
             one.sendall(b"GET /large.bin HTTP/1.1\r\nHost: localhost\r\n\r\n")
         read = 0
-        for _ in range(8):  # takes longer than the stall limit in total, with progress
+        for _ in range(8):  # longer than the stall limit in total, but with progress
             time.sleep(0.1)
             read += len(slow.recv(4 << 20))
         deadline = time.monotonic() + 20

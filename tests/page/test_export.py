@@ -1,4 +1,4 @@
-"""The exported folder: complete, the right bytes, and never half-written."""
+"""Tests that an exported folder is complete, has the right bytes, and is never half-written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from glgpt.text.tokenizer_training import make_tokenizer
 
 @pytest.fixture(autouse=True)
 def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Replaces the built page by a small one, so that they need no Node, and records a model once."""
+    """Replaces the built page with a small one, so that the tests need no Node, and records each model only once."""
     folder = small_page(tmp_path / "dist")
     monkeypatch.setattr(module, "built_page", lambda: folder)
     monkeypatch.setattr(module, "record_page", recorded_once)
@@ -57,19 +57,19 @@ def viewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def every_recording() -> None:
-    """Lets a test's pages have all recordings."""
+    """Gives the pages of a test all recordings."""
 
 
 @pytest.fixture(autouse=True)
 def recordings(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Lets the pages of the other tests have one recording."""
+    """Gives the pages of tests without `every_recording` one recording."""
     with contextlib.nullcontext() if "every_recording" in request.fixturenames else few_recordings("4x4"):
         yield
 
 
 @functools.cache
 def recorded(recordings: int, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Returns what `record_page` does, recorded once for each number of recordings that a page has."""
+    """Returns the result of `record_page`, computed once for each number of recordings and arguments."""
     return record_page(*arguments)
 
 
@@ -141,7 +141,7 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
                 check(program, Limits(max_draw_buffers=recording.draw_buffers))
                 document = json.loads(program.to_json())
                 validate("program", document, "program")
-                for text in program.shaders.values():  # a player fills the block in the document's order
+                for text in program.shaders.values():  # a player fills the uniform block in the document's order
                     fields = re.findall(r"(?:int|float) (\w+);", re.search(r"uniform Scalars {(.*)}", text)[1])
                     assert list(document["scalars"]) == fields
             for program in (generate, capture):
@@ -155,7 +155,7 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
 
 
 def test_the_device_of_the_reference_run_is_ones_choice(goldens: Path, tmp_path: Path) -> None:
-    """Regression: the command passes a device each time, and `export` refused it."""
+    """Regression: the command always passes a device, which `export` refused."""
     model = ["--model", str(goldens / "one-f16")]
     assert main(["export", *model, "--out", str(tmp_path / "out"), "--device", "software"]) == 0
     with pytest.raises(GlgptError, match="kernel 'x'"):
@@ -164,7 +164,7 @@ def test_the_device_of_the_reference_run_is_ones_choice(goldens: Path, tmp_path:
 
 
 def test_what_takes_long_is_announced(goldens: Path, tmp_path: Path) -> None:
-    """Checks that the phases are announced: an export may take minutes."""
+    """Fails if a phase is not announced: an export may take minutes."""
     begun: list[str] = []
     export(goldens / "vocab3-untied", tmp_path / "out", phase=begun.append)
     assert [text.split()[-1] for text in begun] == ["programs", "reference", "text", "programs", "weights"]
@@ -188,7 +188,10 @@ def test_the_embedded_model_is_exported_in_f16(
 
 @pytest.mark.parametrize("name", ["one-f16", "vocab3-untied"])
 def test_a_published_page_has_a_picture_for_its_links(goldens: Path, tmp_path: Path, viewer: Path, name: str) -> None:
-    """Also for a model without a tokenizer; the address is absolute, and replacing the page replaces the picture."""
+    """Fails if the picture's address is not absolute, or the picture is missing for a model without a tokenizer.
+
+    Exports twice, since replacing the page must replace the picture.
+    """
     (viewer / "index.html").write_text("<title>glgpt</title>")
     for _ in range(2):
         export(goldens / name, tmp_path / "out", ExportOptions(site="https://example.org/a&b/index.html"))
@@ -302,7 +305,7 @@ def test_a_module_comes_without_a_page_and_missing_folders_are_made(goldens: Pat
     manifest = export(goldens / "one-f16", out, ExportOptions(embed=True))
     files = {*manifest["files"], *(shard["file"] for shard in manifest["shards"])}
     assert set(tree(out)) == files | {"manifest.json", "glgpt.js", "glgpt.d.ts", "index.html"}
-    export(goldens / "one-f16", out)  # it counts as an earlier export
+    export(goldens / "one-f16", out)  # the module counts as an earlier export
     assert (out / "assets").is_dir() and not (out / "glgpt.js").exists()
 
 
@@ -354,7 +357,7 @@ def test_shards_are_cut_between_rows(tmp_path: Path) -> None:
 def test_a_context_beyond_a_browser_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: a model of 8,192 positions failed only after its reference run, and named a texture."""
+    """Regression: a model of 8,192 positions failed only after its reference run, with an error about a texture."""
     config = GPT2Config(vocab_size=9, n_positions=5000, n_embd=8, n_layer=1, n_head=2)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     monkeypatch.setattr(module, "LanguageModel", Mock(side_effect=AssertionError("the model was loaded")))
@@ -385,7 +388,7 @@ def test_an_export_deletes_nothing_that_none_wrote(goldens: Path, tmp_path: Path
 
 
 def test_the_reference_run_has_caches_of_its_length(goldens: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """Checks that the reference run's caches fit its prompt: no gigabytes for unused keys, and no shortened prompt."""
+    """Fails if the reference run's caches are larger than its prompt needs, or the prompt is shortened to fit them."""
     seen: list[int] = []
     plain = module.reference_json
 

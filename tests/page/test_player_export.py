@@ -1,4 +1,4 @@
-"""Tests the export of the page without weights: shapes, mixes of types, and what it writes."""
+"""Tests the export of the page without weights: shapes, mixes of types, and the written files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Exports a page of two mixes, without the built page."""
+    """Returns a function that exports a page of two mixes, without the built page."""
     viewer = small_page(tmp_path / "viewer")
     monkeypatch.setattr("glgpt.page.player.export.built_page", lambda: viewer)
     monkeypatch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in ("F32", "Q8_0")])
@@ -67,7 +67,7 @@ def test_the_export_lists_its_files_with_their_digests(
     sources = (out / "shapes" / "sources.bin").read_bytes()
     assert hashlib.sha256(sources).hexdigest() == player["sources"]["sha256"]
     for mix in document["mixes"]:
-        # Recordings for four and eight draw buffers, and for devices that blend, as an ordinary page has.
+        # Like an ordinary page, has recordings for four and eight draw buffers, and for devices that blend.
         found = [(r["kernel"], r["rows"], r["draw_buffers"], "blends" in r, "pairs" in r) for r in mix["recordings"]]
         ordinary = page_recordings(mix["dtype"])
         assert found == [(r.kernel.name, r.rows, r.draw_buffers, r.kernel.blends, r.kernel.pairs) for r in ordinary]
@@ -76,12 +76,12 @@ def test_the_export_lists_its_files_with_their_digests(
             assert {name: packed["views"][name]["dtype"] for name in mix["formats"]} == mix["formats"]
     page = (out / "index.html").read_text()
     assert '<meta name="glgpt-player" content="player.json" />' in page
-    assert (out / "selftest.bin").stat().st_size < 200_000  # loaded only when it is asked for
+    assert (out / "selftest.bin").stat().st_size < 200_000  # fetched only by the self-test
     assert (
         "connect-src 'self' https://huggingface.co https://*.huggingface.co https://*.hf.co https://models.example;"
         in page
     )
-    small(out, config)  # over the earlier one
+    small(out, config)  # replaces the earlier export
     (out / "notes.txt").write_text("mine")
     with pytest.raises(GlgptError, match=r"notes\.txt"):
         small(out, config)
@@ -95,7 +95,7 @@ def test_common_shapes_are_those_of_published_models() -> None:
 
 
 def test_mixes_are_those_of_llama_quantize() -> None:
-    """Catches: the wrong type of a tensor in Q4_K_M, or no fallback for rows that super-blocks do not divide."""
+    """Fails if a tensor's type in Q4_K_M is wrong, or rows that super-blocks do not divide have no fallback."""
     shapes = {shape.name: shape for shape in common_shapes()}
     found = {mix.name: mix.formats for mix in mixes.mixes(shapes["Llama 3.2 1B"])}
     formats = found["Q4_K_M"]
@@ -108,7 +108,7 @@ def test_mixes_are_those_of_llama_quantize() -> None:
     assert isinstance(narrow, StoredFormats)
     assert narrow.by_name["layers.3.self_attn.q_proj.weight"] == "q8"  # Q5_0: 256 does not divide 576
     assert narrow.by_name["layers.3.mlp.down_proj.weight"] == "q4_k"
-    assert [mix.name for mix in mixes.mixes(shapes["TinyStories-33M"])] == ["F32", "F16"]  # GGUF has no GPT-Neo
+    assert [mix.name for mix in mixes.mixes(shapes["TinyStories-33M"])] == ["F32", "F16"]  # GGUF lacks GPT-Neo
 
 
 def test_every_type_has_a_format_that_holds_it() -> None:
@@ -133,7 +133,7 @@ def test_metadata_that_a_file_may_lack_is_marked() -> None:
     about = gguf_about(TINY)
     assert about and about["architecture"] == "llama"
     optional = {key: may for key, _, may in about["values"]}
-    assert optional["rope.freq_base"] and optional["attention.key_length"]  # llama.cpp's defaults
+    assert optional["rope.freq_base"] and optional["attention.key_length"]  # llama.cpp has defaults for these
     assert not optional["embedding_length"] and not optional["block_count"]
     assert ["expert_count", 0] in about["neutral"] and ["attention.value_length", 16] in about["neutral"]
     fields = {key: may for key, _, may in config_about(TINY)["values"]}

@@ -1,4 +1,4 @@
-"""The page's reading of model files compared with the desktop's: headers, and weights as texels of every format."""
+"""Compares how the page and the desktop read model files: headers, and weights as texels of every format."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_view(layout: Layout) -> dict[str, Any]:
 
 
 def packed(folder: Path, file: Path, cases: list[tuple[str, Layout]]) -> list[np.ndarray]:
-    """Returns the texels that the page packs of parameters of a GGUF file, each for a layout."""
+    """Returns the texels that the page makes of parameters of a GGUF file. `cases` are (parameter, layout)."""
     with Checkpoint.open(file) as checkpoint:
         known = {p["name"]: p for p in parameters(checkpoint.config, checkpoint.config)}
     given = [
@@ -78,7 +78,7 @@ def packed(folder: Path, file: Path, cases: list[tuple[str, Layout]]) -> list[np
 
 
 def layouts(rows: int, cols: int, dtype: str) -> list[Layout]:
-    """Returns layouts of a matrix: one tile, several, and panels in a stack."""
+    """Returns layouts of a matrix: one tile, several tiles, and panels in a stack."""
     fmt = ALL[dtype]
     shared = fmt.column_tiles_per_texel
     found = [Layout(rows, cols, (1, shared), dtype), Layout(rows, cols, (2, 3 * shared), dtype)]
@@ -89,7 +89,7 @@ def layouts(rows: int, cols: int, dtype: str) -> list[Layout]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "BF16"])
 def test_texels_are_the_desktops(tmp_path: Path, kind: str) -> None:
-    """Catches: a wrong level, scale or bit order, a wrong tile or panel, or permuted rows of queries."""
+    """Fails if a level, scale, bit order, tile or panel is wrong, or rows of queries are permuted."""
     file = wide_llama(tmp_path / "model.gguf", {}, kind)
     dtype = FORMAT_OF.get(kind) or {"F16": "f16", "F32": "f32"}[kind]
     names = ("layers.0.self_attn.q_proj.weight", "layers.0.mlp.down_proj.weight", "embed_tokens.weight")
@@ -106,7 +106,7 @@ def test_texels_are_the_desktops(tmp_path: Path, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kind"), [(d, k) for d, kinds in HOLDS.items() for k in kinds])
 def test_every_format_holds_the_types_that_it_is_said_to(tmp_path: Path, dtype: str, kind: str) -> None:
-    """Catches: a format that rounds, such as one whose groups or bits are too few for a type."""
+    """Fails if a format rounds a type that it should hold, as with too few groups or bits."""
     file = wide_llama(tmp_path / "model.gguf", {}, kind)
     name = "layers.0.mlp.up_proj.weight"
     with Checkpoint.open(file) as checkpoint:
@@ -166,7 +166,7 @@ def test_the_header_is_read_as_on_the_desktop(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_damaged_files_are_refused_with_a_message(tmp_path: Path) -> None:
-    """Catches: an exception of JavaScript, an endless loop or a large allocation in the reader."""
+    """Fails if the reader throws an error that does not name the file, loops forever, or allocates much memory."""
     good = llama(tmp_path / "model.gguf", "Q8_0").read_bytes()
     draw = np.random.default_rng(0)
     files = [good[:n] for n in (0, 3, 4, 10, 24, 100, 1000, len(good) - 33)]

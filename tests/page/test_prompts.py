@@ -1,4 +1,4 @@
-"""The example prompts of a page: given ones, those of the model's folder, or neutral ones, in its chat format."""
+"""Tests a page's example prompts: given prompts, the model folder's or neutral ones, and the model's chat format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = {"trained_on": "two letters", "prompts": [{"title": "First", "text": "ab"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Returns a model with a tokenizer of bytes and two special tokens."""
+    """Returns the folder of a model with a byte-level tokenizer and two special tokens."""
     folder = save_checkpoint(tmp_path / "model", CONFIG, random_weights(CONFIG))
     make_tokenizer("bytes", Text.of_string("a"), folder)
     (folder / "added_tokens.json").write_text(json.dumps({"<|start|>": 256, "<|end|>": 257}))
@@ -88,7 +88,7 @@ def test_an_instruct_model_gets_its_chat_format(folder: Path) -> None:
 
 
 def test_a_number_of_parameters_is_said_in_words() -> None:
-    """Regression: 135 million was 1.3e+2 million in the page; `viewer/test/logic.test.ts` has the same cases."""
+    """Regression: the page showed 135 million as 1.3e+2 million. `viewer/test/logic.test.ts` has the same cases."""
     numbers = [970, 151_072, 5_066_752, 134_515_008, 999_700_000, 1_557_611_200]
     assert [count_in_words(n) for n in numbers] == [
         "970", "151,000", "5.07 million", "135 million", "1 billion", "1.56 billion",

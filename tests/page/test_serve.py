@@ -1,4 +1,4 @@
-"""`glgpt serve`, tested with plain sockets: served and refused paths, headers, and how it ends."""
+"""Tests `glgpt serve` with plain sockets: served and refused paths, headers, and how the server ends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def port(site: Path) -> Iterator[int]:
 
 
 def ask(port: int, *requests: bytes) -> bytes:
-    """Sends requests on one connection, the last of which closes it; returns all answers."""
+    """Sends requests on one connection and returns all answers. The last request must close the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as made:
         made.sendall(b"".join(requests))
         return b"".join(iter(lambda: made.recv(1 << 16), b""))
@@ -89,7 +89,7 @@ def test_ranges(port: int, asked: str | None, status: int, expected: bytes | Non
 
 
 def test_texts_are_compressed_and_weights_are_not(site: Path, port: int) -> None:
-    """A page's script shrinks to a third; weights keep their length, from which the page computes progress."""
+    """Fails if scripts are not compressed, or if weights are: the page computes progress from the weights' length."""
     script = b"let text = 'to be or not to be';\n" * 1000
     (site / "large.js").write_bytes(script)
     (site / "large.bin").write_bytes(bytes(100_000))
@@ -169,7 +169,7 @@ def test_what_is_not_served(port: int, path: str, capfd: pytest.CaptureFixture[s
     ],
 )  # fmt: skip
 def test_it_answers_to_this_machine_s_names_alone(site: Path, host: str, known: bool) -> None:
-    """Refuses a name that another site has resolved to this address (DNS rebinding)."""
+    """Fails if the server accepts another site's name for this address (DNS rebinding)."""
     with serving(application(site, names=["class.example"])) as address:
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         status, headers, body = parsed(ask(port, request("/a.bin", host=host)))

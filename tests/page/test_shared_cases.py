@@ -25,7 +25,7 @@ def test_python_gives_the_shared_cases(made: dict[str, object], kind: str) -> No
 
 
 def same(now: Any, stored: Any) -> bool:
-    """True if equal; floats to 1e-12, since the last bit of NumPy's exponential depends on the release."""
+    """True if equal. Floats may differ by 1e-12 of their value: NumPy's exponential depends on the release."""
     if isinstance(now, dict) and isinstance(stored, dict):
         return now.keys() == stored.keys() and all(same(now[key], stored[key]) for key in now)
     if isinstance(now, (list, tuple)) and isinstance(stored, list):

@@ -1,4 +1,4 @@
-"""Tests pages of GGUF files: weights stay as stored where a page can read their formats."""
+"""Tests pages of GGUF files: weights stay as stored if a page can read their formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glgpt.program.layout import Layout
 
 @pytest.mark.slow
 def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if weights are rounded again, or programs and shards of a page have other formats than the desktop."""
+    """Fails if weights are rounded again, or a page's programs or shards have other formats than the desktop."""
     page = small_page(tmp_path / "dist")
     monkeypatch.setattr("glgpt.page.export.built_page", lambda: page)
     model = llama(tmp_path / "model.gguf", "Q4_1")
@@ -46,7 +46,7 @@ def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.slow
 def test_each_tensor_of_a_mixed_file_has_its_own_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a page refuses a type that the desktop reads, or names another type as the one of most weights."""
+    """Fails if a page refuses a type that the desktop reads, or names the wrong type as the most common one."""
     page = small_page(tmp_path / "dist")
     monkeypatch.setattr("glgpt.page.export.built_page", lambda: page)
     kinds = {"token_embd": "Q6_K", "blk.0.attn_q": "Q5_1", "blk.0.attn_v": "Q8_0", "blk.0.ffn_up": "Q5_K"}

@@ -1,4 +1,4 @@
-"""Tests blocks of quantised weights: they are stored without rounding and decode to the values that GGUF defines."""
+"""Tests that blocks of quantised weights are stored without rounding and decode to the values that GGUF defines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def coding(name: str) -> Coding:
 
 
 def halves(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Returns finite float16 of all magnitudes and both signs."""
+    """Returns finite float16 numbers of all magnitudes and both signs."""
     return rng.integers(0, 0x7C00, shape).astype(np.uint16).view(np.float16) * rng.choice(np.float16([-1, 1]), shape)
 
 
@@ -40,7 +40,7 @@ def blocks(name: str, rows: int, cols: int, seed: int = 0) -> Blocks:
 
 @given(st.data())
 def test_blocks_are_stored_as_they_are(data: st.DataObject) -> None:
-    """Fails if a level, scale or minimum is rounded, or put next to another group, in tiles, panels or bands."""
+    """Fails if a level, scale or minimum is rounded, or stored with another group, in tiles, panels or bands."""
     name = data.draw(st.sampled_from([name for name, fmt in ALL.items() if fmt.quantised]))
     fmt, tiles = ALL[name], data.draw(st.sampled_from([1, 2, 3]))
     rows = data.draw(st.integers(1, 90)) if tiles == 1 else tiles * fmt.group * data.draw(st.integers(1, 2))
@@ -56,7 +56,7 @@ def test_blocks_are_stored_as_they_are(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])
 def test_the_types_of_gguf_have_a_format_that_holds_them(name: str) -> None:
-    """Fails if a weight of a GGUF file is not the float32 that the file defines. Q4_0 has minima of -8 d."""
+    """Fails if a weight of a GGUF file is not the float32 that the file defines. Q4_0 has minima of -8 scales."""
     rng, shape = np.random.default_rng(1), (64, 40)
     d, m = halves(rng, (2, 40)) / np.float16(16), halves(rng, (2, 40))
     each, offset = d.astype("f").repeat(32, axis=0), m.astype("f").repeat(32, axis=0)

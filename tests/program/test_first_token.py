@@ -1,6 +1,7 @@
-"""Holds what a device compiles before the first token, and the size of each shader, for drivers that are not here.
+"""Tests how many programs a device links before the first token, and the size of each shader.
 
-Some compilers unroll loops and take seconds for large shaders, so the numbers of a shader's text stand for their time.
+Compilers of other drivers unroll loops and take seconds for large shaders. They cannot run here, so the tests count
+operators, loops and samplers of a shader's text instead of measuring its compile time.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from glgpt.page.programs import generate_program, page_recordings
 from glgpt.program.kernel import Kernel
 from glgpt.program.spec import Limits, Program
 
-MAX_OPERATORS = 2000  # of a shader's text, which has operators and calls as instructions
-MAX_FUSED_OPERATORS = 4800  # of three products of 4-bit weights in one pass, on devices that blend
+MAX_OPERATORS = 2000  # in a shader's text; calls count as operators
+MAX_FUSED_OPERATORS = 4800  # the same for three products of 4-bit weights in one pass, on devices that blend
 MAX_LOOPS = 24
 MAX_SAMPLERS = 10
 BLENDED, SOFTWARE = Kernel(4, 2, blends=True), Kernel(8, 1, contiguous=4)
-# Programs for a greedy token, and for one that `sample` draws on the desktop; the page draws its first token itself.
+# Maximum of linked programs for a greedy token, and for a token that `sample` draws. The page samples its first
+# token in JavaScript.
 PROGRAMS = {
     ("smollm2-135m", BLENDED): (13, 19),
     ("smollm2-135m", SOFTWARE): (18, 24),
     ("gpt-2-124m", BLENDED): (19, 25),
     ("gpt-2-124m", SOFTWARE): (22, 28),
 }
-# The same of the page's recordings of SmolLM2-135M's file, for devices with four and with eight targets.
+# The same for the page's recordings that run SmolLM2-135M's file, on devices with four and with eight targets.
 PAGE = {
     "4x4": (18, 24),
     "4x4-contiguous": (16, 22),
@@ -41,7 +43,7 @@ PAGE = {
     "4x8-blended": (13, 19),
     "4x8-paired": (13, 19),
 }
-MAX_LINKED = 20  # greedy
+MAX_LINKED = 20  # maximum of the first numbers in `PAGE`
 needs_cpp = pytest.mark.skipif(not shutil.which("cpp"), reason="expands macros with the C preprocessor")
 MACRO, END = re.compile(r"^#define (\w+)", re.M), "__end_of_shader__"
 OPERATOR = re.compile(r"[-+*/%&|^<>=!?]+|\b\w+(?=\()")
@@ -53,7 +55,7 @@ def shape(slug: str) -> Shape:
 
 @pytest.fixture(scope="module", params=PROGRAMS, ids=lambda key: f"{key[0]}-{key[1].label}")
 def recorded(request: pytest.FixtureRequest) -> tuple[Program, tuple[int, int]]:
-    """The program of a shape in q8 with two of its blocks, since all blocks have the same shaders, and its budget."""
+    """Returns a shape's program in q8, with two blocks since all blocks share shaders, and its maximum of programs."""
     name, kernel = request.param
     config = replace(shape(name).config, n_layer=2, n_positions=1024)
     return generation_program(config, Limits(), kernel, "q8"), PROGRAMS[request.param]
@@ -76,15 +78,15 @@ def test_shaders_are_small(recorded: tuple[Program, tuple[int, int]]) -> None:
 
 @pytest.fixture(scope="module")
 def page_programs() -> dict[str, Program]:
-    """The programs by recording with which the page without weights runs SmolLM2-135M's file."""
+    """Returns the programs, by recording, with which the page without weights runs SmolLM2-135M's file."""
     smollm2 = shape("smollm2-135m")
-    formats = next(mix.formats for mix in mixes(smollm2) if mix.name == "Q4_0")  # in which Q4_1 fits, too
+    formats = next(mix.formats for mix in mixes(smollm2) if mix.name == "Q4_0")  # Q4_1 also fits into these formats
     config = smollm2.config.with_context(1024, True)
     return {r.name: generate_program(config, r, formats) for r in page_recordings(formats)}
 
 
 def test_the_first_token_of_a_page_links_few_programs(page_programs: dict[str, Program]) -> None:
-    """The page of a model file links what `decode` needs (`compilation.ts`) and draws its first token itself."""
+    """Fails if `decode`, which a page compiles first (`compilation.ts`), or `sample` links too many programs."""
     assert page_programs.keys() == PAGE.keys()
     for name, (greedy, sampled) in PAGE.items():
         program = page_programs[name]
@@ -104,7 +106,7 @@ def test_the_shaders_of_a_page_are_small(page_programs: dict[str, Program]) -> N
 
 
 def expansions(texts: list[str]) -> list[str]:
-    """Returns shaders without their macros, which one process expands, since starting it takes longest."""
+    """Returns shaders with expanded macros. One process expands them all, since starting it takes longest."""
     parts = [text + "".join(f"\n#undef {name}" for name in MACRO.findall(text)) for text in texts]
     command = ["cpp", "-P", "-undef", "-w", "-"]
     given = f"\n{END}\n".join(parts)

@@ -1,4 +1,4 @@
-"""Tests that fused passes compute the same, bit for bit, and stay within the limits."""
+"""Tests that fused passes give the same bits as separate ones, and stay within the limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def flat(texels: int) -> Shape:
 
 @st.composite
 def graphs(draw: Any) -> list[Movable]:
-    """Generates passes over a few tensors, which may be written again; recorded programs do so with states only."""
+    """Generates passes over a few tensors. A tensor may be written again; recorded programs write only states again."""
     names = [f"t{i}" for i in range(draw(st.integers(3, 8)))]
     found = []
     for _ in range(draw(st.integers(1, 20))):
@@ -62,7 +62,7 @@ def run(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> dict[str,
 
 @given(graphs(), st.integers(1, 8), st.integers(1, 16))
 def test_a_schedule_computes_what_the_order_recorded_does(passes: list[Movable], targets: int, units: int) -> None:
-    """Fails if a pass moves past one it depends on, is lost or repeated, or if a group exceeds the limits."""
+    """Fails if a pass moves past another on which it depends, is lost or repeated, or if a group exceeds the limits."""
     groups = schedule(passes, Limits(max_draw_buffers=targets, max_texture_units=units))
     assert sorted(i for group in groups for i in group) == list(range(len(passes)))
     assert run(passes, groups) == run(passes, [[i] for i in range(len(passes))])
@@ -73,7 +73,7 @@ def test_a_schedule_computes_what_the_order_recorded_does(passes: list[Movable],
 
 
 def test_what_is_large_is_not_kept_alive_for_a_fusion() -> None:
-    """Fails if two passes are fused across a third one, and a large tensor has to stay alive for it."""
+    """Fails if two passes are fused across a third one although a large tensor has to stay alive for this."""
     for texels, groups in ((SMALL, 2), (SMALL + 1, 3)):
         first = Movable("a", {"x": flat(texels)}, {"y": flat(texels)}, 1, 1)
         between = Movable("b", {}, {"z": flat(1)}, 0, 1)
@@ -88,7 +88,7 @@ def test_a_group_samples_no_more_textures_than_a_device_has() -> None:
 
 
 def test_every_member_counts_for_what_waits() -> None:
-    """Fails if only the first member of a group is checked: it reads states, the second one a large tensor."""
+    """Fails if only the first member of a group is checked: the first reads a state, the second a large tensor."""
     large = 4 * SMALL
     passes = [
         Movable("a", {"w": flat(0)}, {"o": flat(1)}, 1, 1),
@@ -122,11 +122,11 @@ def test_fused_steps_take_little_more_memory(
     together = scratch()
     monkeypatch.setattr(recorder, "schedule", lambda passes, limits: [[i] for i in range(len(passes))])
     alone = scratch()
-    assert together - alone <= max(0.3 * alone, 12 << 20)  # bytes of textures, which tensors of the same shape share
+    assert together - alone <= max(0.3 * alone, 12 << 20)  # bytes; tensors of the same shape share textures
 
 
 def test_every_name_of_a_training_shader_is_known() -> None:
-    """Fails if a copy redeclares a function or variable because the pattern for names misses it."""
+    """Fails if a copy of a shader redeclares a function or variable that the pattern for names misses."""
     rec = recorder.Recorder()
     for options in ({}, {"precision": "f16", "recompute": True, "dropout": 0.1}):
         record_training(rec := recorder.Recorder(), CONFIG, Recipe(2, 12, accumulate=2, **options), KERNELS["4x8"])

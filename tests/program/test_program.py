@@ -27,7 +27,7 @@ def texture(name: str, role: str, **other: Any) -> Texture:
 
 
 def whole() -> Program:
-    """Returns a program: input and weight to scratch, scratch and a state to the output."""
+    """Returns a program of three passes: from input and weight to scratch, to a row of a state, and to the output."""
     textures = [texture("w", "weight"), texture("x", "input"), texture("s", "scratch"), texture("y", "scratch")]
     both = (("s", 0), ("s", 1))
     passes = (
@@ -53,7 +53,7 @@ def with_pass(number: int, **changes: Any) -> Program:
 
 
 def with_part(end: int, first_column: int, **changes: Any) -> Program:
-    """Returns `whole` with its last pass drawn in two: up to the column `end`, and from `first_column` on."""
+    """Returns `whole` with its last pass drawn in two parts: up to column `end`, and from `first_column` on."""
     program = with_pass(2, viewport=(end, 2))
     entry = program.entries["e"]
     rest = replace(whole().entries["e"].passes[2], label="rest", first_column=first_column)
@@ -73,7 +73,7 @@ def with_texture(name: str, **changes: Any) -> Program:
 
 
 def ping_pong(pair: tuple[str, str] = ("c", "d"), outputs: tuple[int, ...] = (0, 1), **changes: Any) -> Program:
-    """Returns an entry that writes `outputs`, layers of state d, from x, with a pair; `changes` modify d."""
+    """Returns a program whose entry writes layers `outputs` of state d and swaps `pair`; `changes` modify d."""
     states = [texture("c", "state"), replace(texture("d", "state"), **changes)]
     one = Pass("write", "f", (("u_x", "x"),), tuple(("d", layer) for layer in outputs), (3, 2))
     entry = Entry("e", ("x",), (one,), {}, (pair,))

@@ -27,9 +27,9 @@ CONFIG = GPT2Config(vocab_size=50, n_positions=70, n_embd=16, n_layer=3, n_head=
 
 
 def holds_what_was_written(rec: Recorder) -> None:
-    """Replays every entry over named textures: each read must find the tensor that the op meant.
+    """Fails if a pass reads a texture that no longer contains the tensor that was recorded for it.
 
-    Walks the recorder's list of symbolic passes along with the program's, independently of how textures are assigned.
+    Compares each pass of the program with the recorder's draft of it, independently of how textures are assigned.
     """
     program = rec.program()
     for name, entry in program.entries.items():
@@ -124,7 +124,7 @@ def test_a_fixed_tensor_has_one_layout_and_role() -> None:
 
 
 def test_uploads_are_the_inputs_that_are_read() -> None:
-    """Fails if an entry asks for the ids of another chunk, or does not ask for its own."""
+    """Fails if the inputs of an entry contain the ids of another chunk, or lack the ids of the entry's chunk."""
     rec = Recorder()
     network = Network(rec, CONFIG, KERNELS["4x4"])
     for size in (64, 16):
@@ -152,7 +152,7 @@ def test_a_shader_that_is_missing_is_named() -> None:
 
 
 def test_constants_reach_the_shader_unchanged() -> None:
-    """Fails if a float that is integral or very small becomes an int or another value in GLSL."""
+    """Fails if an integral or very small float becomes an int or another value in GLSL."""
     rec = Recorder()
     values = {"A": 1.0, "B": 1e-12, "C": -1.0e30, "D": 0.1, "E": 7}
     with rec.entry("e"):
@@ -166,7 +166,7 @@ def test_constants_reach_the_shader_unchanged() -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_product_costs_what_it_computes(kernel: str) -> None:
-    """Fails if the cost, by which long draws are split, omits the passes over column tiles."""
+    """Fails if the cost of a product, by which long draws are split, omits the repetition for each column tile."""
     for most in (4, 8):
         rec = Recorder(Limits(max_draw_buffers=most))
         x = rec.fixed("x", Layout(16, 12, (min(most, KERNELS[kernel].tile_rows), 1)), "input")

@@ -1,4 +1,4 @@
-"""Tests layouts: packing and unpacking, zeros beyond the matrix, folding, and segments of an inner dimension."""
+"""Tests layouts: packing and unpacking, zeros beyond the matrix, folding, and segments of the inner dimension."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def numbers(layout: Layout) -> Array:
 
 @given(layouts())
 def test_unpacking_gives_back_what_was_packed(layout: Layout) -> None:
-    """Fails if a value is in another texel than the one it is read from."""
+    """Fails if a value is packed into another texel than the one from which it is unpacked."""
     matrix = numbers(layout)
     packed = layout.pack(matrix)
     assert (
@@ -64,7 +64,7 @@ def test_unpacking_gives_back_what_was_packed(layout: Layout) -> None:
 
 @given(layouts())
 def test_everything_beyond_the_matrix_is_zero(layout: Layout) -> None:
-    """Fails if padding adds to a sum. A minimum may make rows nonzero, which are multiplied with zeros."""
+    """Fails if padding adds to a sum. With a minimum, padding rows may be nonzero; products multiply them by 0."""
     rows, cols = layout.height * layout.tiles[0], 4 * layout.width * layout.tiles[1]
     whole = replace(layout, rows=rows, cols=cols).unpack(layout.pack(numbers(layout)))
     coding = layout.format.coding
@@ -93,7 +93,7 @@ def test_texels_lie_where_the_design_says() -> None:
     assert np.array_equal(below[0, 4 + 1, 2], wide[1, 24:28])  # row 1 of panel 1, its third texel
     assert np.array_equal(below[1, 0, 0], wide[0, 32:36]) and not below[1, 4:].any()  # panel 2, and none below it
     halves = Layout(4, 16, (2, 2), "f16").pack(matrix).view(np.float16)
-    assert np.array_equal(halves[1, 0, 1], [*matrix[2, 4:8], *matrix[2, 12:16]])  # x, y: even tile; z, w: odd tile
+    assert np.array_equal(halves[1, 0, 1], [*matrix[2, 4:8], *matrix[2, 12:16]])  # x, y: tile (1, 0); z, w: tile (1, 1)
     both = Layout(4, 48, (1, 2), "f16", panel=4, stack=2).pack(wide).view(np.float16)
     assert both.shape == (1, 8, 4, 8)
     assert np.array_equal(both[0, 4 + 1, 1], [*wide[1, 20:24], *wide[1, 44:48]])  # row 1 of panel 1
@@ -107,7 +107,7 @@ def test_a_view_is_the_layout_of_a_texture(layout: Layout, number: int) -> None:
 
 
 def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
-    """Fails if a weight beyond float16, or between two float16, is packed as something else."""
+    """Fails if a weight beyond float16, or between two float16 numbers, is not rounded as numpy rounds it."""
     values = np.array([[1 + 2**-11, 1 + 3 * 2**-11, 1e6, -np.inf, np.nan, 2**-24, -0.0]])
     layout = Layout(1, 7, (1, 2), "f16")
     with np.errstate(over="ignore"):
@@ -115,7 +115,7 @@ def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
 
 
 def plain_error(x: Array, coding: Coding) -> Array:
-    """Returns the squared error of each column of a group whose levels divide the range from minimum to maximum."""
+    """Returns each column's squared error in a group whose levels divide the range from minimum to maximum."""
     low, high = (x.min(axis=0), x.max(axis=0)) if coding.minimum else (0 * x[0], np.abs(x).max(axis=0))
     scale, low = (
         x.astype("f" if coding.wide else np.float16).astype("f") for x in ((high - low) / coding.range[1], low)
@@ -126,7 +126,7 @@ def plain_error(x: Array, coding: Coding) -> Array:
 
 @given(layouts(), st.integers(0, 1000))
 def test_weights_are_rounded_no_worse_than_by_their_range(layout: Layout, seed: int) -> None:
-    """Fails if a level is not the nearest, or a scale or minimum is worse than the range's or of another group."""
+    """Fails if a level is not the nearest, or the scale and minimum of a group's range would give a smaller error."""
     coding = layout.format.coding
     if not coding:
         return
@@ -139,7 +139,7 @@ def test_weights_are_rounded_no_worse_than_by_their_range(layout: Layout, seed: 
 
 
 def test_the_search_for_a_minimum_pays() -> None:
-    """Fails if scale and minimum are not searched, which halves the loss of a model in q4."""
+    """Fails if scale and minimum are not searched. The search halves the increase of a model's loss in q4."""
     matrix = np.random.default_rng(0).standard_normal((32, 4096)).astype("f")
     coding = FORMATS["q4"].coding
     assert coding
@@ -151,7 +151,7 @@ def test_the_search_for_a_minimum_pays() -> None:
 
 @pytest.mark.parametrize("name", ["q8", "q4"])
 def test_a_group_that_cannot_be_scaled_is_zero_or_no_number(name: str) -> None:
-    """Fails if a NaN or infinity becomes finite or reaches another group, or a weight beyond float16 a wrong one."""
+    """Fails if a NaN, an infinity or a weight beyond float16 becomes finite, or reaches another group."""
     matrix = np.full((64, 8), 127, np.float32)
     matrix[3, 0], matrix[4, 1], matrix[:32, 2], matrix[:, 3], matrix[5, 4] = np.nan, -np.inf, 1e-9, 0, 1e7
     found = (layout := Layout(64, 8, (1, 8), name)).unpack(layout.pack(matrix))
@@ -189,7 +189,7 @@ def test_layouts_that_cannot_be_are_refused(
     st.sampled_from([*ALL]),
 )
 def test_panels_fit_in_as_few_layers_as_can_be(rows: int, cols: int, limit: int, width: int, dtype: str) -> None:
-    """Fails if a stack exceeds the limit, a panel the width requested, or a layer is wasted."""
+    """Fails if a stack exceeds the limit, a panel is wider than requested, or a layer is wasted."""
     high = Layout(rows, 1, (1, ALL[dtype].column_tiles_per_texel), dtype).stored_height
     if high > limit:
         with pytest.raises(ValueError, match="stacked"):
@@ -199,12 +199,12 @@ def test_panels_fit_in_as_few_layers_as_can_be(rows: int, cols: int, limit: int,
     count = layout.groups * layout.panels
     assert layout.panel <= width and layout.texture_height <= limit and layout.layers <= -(-count // (limit // high))
     assert layout.stack * layout.layers < count + layout.layers  # each layer wastes less than a panel
-    assert layout.tiles == fold(rows, cols, limit, dtype=dtype).tiles  # so that products are tiled as without panels
+    assert layout.tiles == fold(rows, cols, limit, dtype=dtype).tiles  # products have the same tiles as without panels
 
 
 @given(st.integers(1, 500), st.integers(1, 900), st.sampled_from([24, 32, 100]), st.sampled_from([*ALL]))
 def test_a_fold_fits_and_keeps_groups_of_four_rows(rows: int, cols: int, limit: int, dtype: str) -> None:
-    """Fails if a folded weight exceeds the limit, or a step over four rows crosses two tiles."""
+    """Fails if a folded weight exceeds the limit, or a group of four rows spans two tiles."""
     shared = ALL[dtype].column_tiles_per_texel
     layout = fold(texels(rows), cols, limit, dtype=dtype)
     assert layout.width <= limit and layout.stored_height <= limit and layout.tiles[1] % shared == 0

@@ -1,4 +1,4 @@
-"""Tests the tolerance of comparisons: other kernels are within it on a deep model, and faults are not."""
+"""Tests the tolerance of comparisons: on a deep model, other kernels are within the tolerance, and faults are not."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Checkpoint:
 
 
 def deep_weights() -> Weights:
-    """Returns weights whose block 2 writes massive activations into two columns, which later norms scale down.
+    """Returns weights whose block 2 writes massive activations into two columns, as in SmolLM2.
 
-    SmolLM2 has the same.
+    Norms scale these two columns down.
     """
     rng = np.random.default_rng(1)
     found = {}
@@ -73,7 +73,7 @@ def base(dtype: str) -> Found:
 
 
 def excess(found: Found, dtype: str) -> float:
-    """Returns the greatest multiple of the tolerance."""
+    """Returns the greatest difference from `base`, as a multiple of the tolerance."""
     tolerance = Tolerance.of(dtype, CONFIG.n_layer, same_weights=True)
     return max(tolerance.measure(values, base(dtype)[name]).excess for name, values in found.items())
 
@@ -139,7 +139,7 @@ def test_a_wrong_config_is_beyond(config: dict[str, float]) -> None:
 
 
 def test_a_single_value_counts() -> None:
-    """Fails if one wrong logit is hidden by the root mean square of all."""
+    """Fails if the root mean square of all logits hides a wrong one."""
     reference = np.random.default_rng(0).standard_normal((3, 50_000))
     ours = reference.copy()
     ours[1, 77] += 1

@@ -94,7 +94,7 @@ def test_a_line_is_right_only_where_all_of_its_answer_is() -> None:
     assert is_task(text) and not is_task("A play.\n") and not is_task("a=b=c\n") and not is_task("")
     tokens = [c.encode() for c in text]
     hits = np.ones(len(tokens) - 1, bool)
-    hits[text.index("0+2") - 1] = False  # in a question: does not matter
+    hits[text.index("0+2") - 1] = False  # in a question, which does not count
     hits[text.index("2\n5") - 1] = False  # the last digit of 42
     found = answers([(tokens, hits)], set())
     assert found is not None and (found.lines, found.exact_match) == (3, pytest.approx(2 / 3))

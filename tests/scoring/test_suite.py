@@ -65,10 +65,10 @@ def test_any_model_is_scored_on_any_text(run: Path, tmp_path: Path, capsys: Capt
         "model",
         "chance",
         "embedded",
-    ]  # its training text is unknown
+    ]  # baselines need the training text, which is unknown
     assert main([*args, "--training", str(run.parent / "play.txt")]) == 0
     text = capsys.readouterr().out
-    assert "trigram" in text and "embedded" not in text.split("\n", 1)[1]  # it is the scored model
+    assert "trigram" in text and "embedded" not in text.split("\n", 1)[1]  # the embedded model is the scored one
     assert "of the words are known" in text
 
 

@@ -37,8 +37,8 @@ TINY = SHAPE | {
     **{"rows": 6, "cols": 14, "inner": 10, "vocab": 21, "pos": 3, "d4": 1, "spare": 1, "tensors": 3, "texts": 3},
     **{"positions": 12, "width": 12, "row": 2, "d_head": 6, "batch": 2, "at": 5, "per": 1},
 }
-WIDE = TINY | {"inner": 36, "cols": 18, "vocab": 18}  # two groups of rows that share a scale
-FOUR = Limits(max_draw_buffers=4)  # of every WebGL2 device
+WIDE = TINY | {"inner": 36, "cols": 18, "vocab": 18}  # two groups of rows; the rows of a group share a scale
+FOUR = Limits(max_draw_buffers=4)  # the limit that every WebGL2 device has
 HOW = Options("300 es")
 PLAIN = {
     "f32": Style((4, 1), "f32", HOW, FOUR),
@@ -46,7 +46,7 @@ PLAIN = {
 }
 EIGHT = {"f32, 8 targets": Style((8, 1), "f32", HOW), "f16, 8 targets": Style((8, 2), "f16", HOW)}
 WEIGHTS = {name: Style((4, 2), "f16", HOW, FOUR, name) for name in ("q8", "q4", "q5_1", "q4_k", "q5_k", "q6_k")}
-PRODUCTS = ("matmul", "few_rows", "head_row", "embed_tokens")  # what reads weights of a narrow format
+PRODUCTS = ("matmul", "few_rows", "head_row", "embed_tokens")  # cases that read weights of a narrow format
 GRADIENTS_F16 = ("matmul", "split matmul", "attend", "scores", "norm", "act", "embed", "split_qkv")
 TARGETS = ("matmul", "norm", "softmax")
 ONLY_F32 = (
@@ -59,8 +59,8 @@ ONLY_F32 = (
     "adamw",
     "normal",
 )
-PROPERTIES = ("denormals",)  # what a device may do either way
-SLOPE_ERROR = 1e-8  # of a central difference
+PROPERTIES = ("denormals",)  # cases in which a device may give either of two results
+SLOPE_ERROR = 1e-8  # error of a central difference
 
 
 class Rounded:
@@ -84,7 +84,7 @@ def bench(style: Style) -> Bench:
 
 @dataclass(frozen=True)
 class Output:
-    """The expected values of a texture, in the order of its texels; NaN where any value is right."""
+    """The expected values of a texture, in the order of its texels. NaN accepts any value."""
 
     name: str
     view: View
@@ -94,7 +94,7 @@ class Output:
 
 
 def places(view: View, whole: bool = False) -> Array:
-    """Returns the number of each value of a matrix within the values of its texels."""
+    """Returns for each value of a matrix its index among the values of all texels."""
     layout = Layout(view.rows, view.cols, view.tiles, view.dtype)
     count = layout.layers * layout.texture_height * layout.texture_width * layout.format.values_per_texel
     numbers = np.arange(count, dtype=np.float32)
@@ -119,7 +119,7 @@ def output(name: str, view: View, where: Array, expected: Array, near: tuple[flo
 
 
 def forward(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
-    """Records an op; returns what its outputs must hold."""
+    """Records an op; returns the expected values of its outputs."""
     with b.entry("test"):
         wants = EVERY[case].record(b, s)
         for i, want in enumerate(wants):
@@ -135,7 +135,7 @@ def forward(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
             atol += FORMATS["f16"].spacing / 2 * float(want.summed.max())
         where, beyond = places(view), places(view, whole=True)
         where = want.read(where) if want.read else where
-        if where.dtype.kind != "i":  # it is computed from several values; other outputs depend on them
+        if where.dtype.kind != "i":  # combines several values; compared outputs depend on them
             continue
         zero = beyond[: len(where), view.cols :] if not want.bare else beyond[:0]
         found.append(output(want.tensor.name, view, where, want.expected, (atol, k), zero))
@@ -143,7 +143,7 @@ def forward(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
 
 
 def gradients(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
-    """Records an op and its backward pass; returns what the gradients must hold."""
+    """Records an op and its backward pass; returns the expected values of the gradients."""
     with b.entry("test"):
         recorded = backward(b, case, s)
     taped, views = recorded.taped, b.program().entries["test"].outputs
@@ -162,7 +162,7 @@ def gradients(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
         where, beyond = places(view), places(view, whole=True)
         zero = beyond[:rows, view.cols :]
         rounded = FORMATS["f16"].spacing * float(np.abs(recorded.so_far.get(name, np.zeros(1))).max())
-        near = atol + SLOPE_ERROR + rounded * b.style.format.packed, k  # a sum so far may cancel the rest
+        near = atol + SLOPE_ERROR + rounded * b.style.format.packed, k  # the given sum may cancel the rest
         found.append(output(f"d.{name}", view, where[:rows], wanted[:rows], near, zero))
     return found
 
@@ -188,7 +188,7 @@ class Writer:
     def add(self, op: str, style: str, b: Bench, s: SimpleNamespace, outputs: list[Output]) -> None:
         program = b.program()
         entry = program.entries["test"]
-        if program.shaders.keys() <= self.shaders.keys() and op not in PROPERTIES:  # as another format's case
+        if program.shaders.keys() <= self.shaders.keys() and op not in PROPERTIES:  # the same as in another format
             return
         for key, text in program.shaders.items():
             self.shaders.setdefault(key, shortened(text))
@@ -239,17 +239,17 @@ class Writer:
 
 
 def shape_text(s: SimpleNamespace, b: Bench) -> str:
-    """Returns the shapes of what the op reads, such as `x 6 x 14`."""
+    """Returns the shapes of the first three arrays that the op reads, such as `x 6 x 14`."""
     layouts = {name: b.fixed_layout(name) for name in b.arrays}
     return ", ".join(f"{name} {layout.rows} x {layout.cols}" for name, layout in list(layouts.items())[:3])
 
 
 SHAPES = {
-    # Sizes of 32, of which others get 64 and 96. Not all devices can add up pairs.
+    # These values give sizes of 32; others give 64 and 96. Not all devices can add up pairs.
     "blended_row": {"inner": 12, "cols": 12, "pairs": False},
     "attend_row": {"pos": 40, "least": 16},  # ranges of keys
     "attend_rows": {"positions": 40, "least": 16},
-    "gradient_norm": {"tensors": 17},  # more than one pass reads
+    "gradient_norm": {"tensors": 17},  # more tensors than one pass reads
 }
 
 

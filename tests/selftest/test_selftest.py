@@ -1,4 +1,4 @@
-"""Tests the self-test: its suite is current and covers every shader, and it reports what a faulty driver computes."""
+"""Tests the self-test: its suite is current and covers every shader, and its report shows faults of a driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glgpt.selftest.draw import Result
 from glgpt.selftest.suite import cases, read_document
 
 OPS = ["multiply", "norm"]
-# Emulated drivers: how each changes what a shader stores as floats
+# Emulated drivers: what a shader stores instead of the float v
 ROUNDED = "uintBitsToFloat((floatBitsToUint(v) + 0x1000u) & 0xffffe000u)"  # ten bits of the fraction, as mediump has
 FLUSHED = "(v * vec4(greaterThan(abs(v), vec4(1.2e-38))))"
 
@@ -30,7 +30,7 @@ def suite() -> dict[str, Any]:
 
 
 def storing(suite: dict[str, Any], value: str) -> dict[str, Any]:
-    """Returns the suite for a driver that stores this instead of v."""
+    """Returns the suite for a driver that stores `value` instead of v."""
     text = suite["sources"]["f32.glsl"]
     suite["sources"]["f32.glsl"] = text.replace("FROM_FLOAT(v)", f"FROM_FLOAT({value})")
     assert suite["sources"]["f32.glsl"] != text
@@ -64,7 +64,7 @@ def test_a_correct_device_passes(suite: dict[str, Any]) -> None:
 
 
 def test_a_wrong_op_is_named(suite: dict[str, Any]) -> None:
-    """Fails if a shader that adds instead of multiplying passes, or another op is blamed."""
+    """Fails if a shader that adds instead of multiplying passes, or the report names another op."""
     text = suite["sources"]["multiply.frag"]
     suite["sources"]["multiply.frag"] = text.replace("a_at(row, c4) * b_at", "a_at(row, c4) + b_at")
     found = report.run("software", OPS, suite=suite)
@@ -81,11 +81,11 @@ def test_few_bits_of_precision_fail(suite: dict[str, Any]) -> None:
 
 
 def test_flushed_denormals_are_reported_and_do_not_fail(suite: dict[str, Any]) -> None:
-    """Fails if the report does not depend on what was read: of a driver that flushes, and of one that does not."""
+    """Fails if the report does not distinguish a driver that flushes denormals from a driver that does not."""
     found = report.run("software", ["denormals"], suite=storing(copy.deepcopy(suite), FLUSHED))
     assert (found["failed"], found["properties"]) == (0, {"denormals": "flushed"})
     case = next(case for case in suite["cases"] if case["op"] == "denormals")
-    case["outputs"][0][4] = 1.0  # a tolerance that any result is within
+    case["outputs"][0][4] = 1.0  # a tolerance that accepts any result
     assert report.run("software", ["denormals"], suite=suite)["properties"] == {"denormals": "kept"}
 
 
@@ -120,7 +120,7 @@ def test_a_report_of_failures_everywhere_is_at_most_20_kb(suite: dict[str, Any])
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a failed op does not give exit code 1, or an unknown one is ignored."""
+    """Fails if a failed op does not give exit code 1, or an unknown op is ignored."""
     assert main(["selftest", "--op", "multiply", "--device", "software", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"] > 0
     assert "has no op 'nonsense'" in refused(capsys, "selftest", "--op", "nonsense", "--device", "software")

@@ -1,4 +1,4 @@
-"""Fixtures: a split server in a thread of the test's process, and the unsplit model for comparison."""
+"""Provides a fixture that runs split servers in threads of the test's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests batched sessions: one pass runs a row of each, and each result has the same bits as when run alone."""
+"""Tests batched sessions: a pass runs one row of each session, and each result has the bits of a separate run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(goldens: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def together() -> Iterator[Any]:
-    """together(folder, part, texts) returns several texts on a stage, and the stage."""
+    """together(folder, part, texts) returns a batched stage for this many texts, and the stage that it uses."""
     made: list[Any] = []
 
     def load(folder: Path, which: str, texts: int = 8) -> tuple[Any, Stage]:
@@ -55,7 +55,7 @@ def together() -> Iterator[Any]:
 
 
 def rows_for(stage: Stage, count: int, seed: int) -> Any:
-    """Returns random ids or hidden states."""
+    """Returns random input rows of a stage: ids, or hidden states if the stage has no embedding."""
     rng = np.random.default_rng(seed)
     if stage.part.embed:
         return rng.integers(0, stage.config.vocab_size, count).tolist()
@@ -68,7 +68,7 @@ def bits(answer: Any, head: bool) -> Any:
 
 
 class Alone:
-    """Runs each text alone: a separate stage that is fed the same rows."""
+    """Runs a text alone, in a separate session of the stage, from the same rows."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage.session()
@@ -102,7 +102,7 @@ def test_each_text_gets_the_bits_that_it_gets_alone(folder: Path, which: str, to
             for i, answer in zip(chosen, found, strict=True):
                 assert bits(answer, head) == bits(alone[i].feed(pos[i], x[i], LOGITS), head), (turn, i)
                 held[i] = pos[i] + 1
-            if turn % 4 == 3 and held[0] + 9 < most:  # guesses use the own caches, after rows in the shared ones
+            if turn % 4 == 3 and held[0] + 9 < most:  # guesses need the session's own caches again
                 guesses = rows_for(stage, 3, turn)
                 wanted = alone[0].feed(held[0], guesses, LOGITS)
                 assert bits(texts.answer(StepInput(caches[0], held[0], guesses, LOGITS)), head) == bits(wanted, head)
@@ -138,7 +138,7 @@ def test_drawn_tokens_and_alternatives_are_those_of_one_text(folder: Path, toget
 def test_rows_that_others_need_go_back_to_their_own_caches(
     folder: Path, together: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # the minimum: 256
+    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # `height` rounds it up to 256
     texts, stage = together(folder, "back")
     n = min(40, stage.config.n_positions - 3)
     texts.given += [texts.caches() for _ in range(2 * (256 // (2 * n)) + 2)]
@@ -210,7 +210,7 @@ def test_a_run_with_too_few_results_fails_its_jobs_and_not_the_thread() -> None:
 
 
 def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, serve: Any) -> None:
-    """With four clients at once, each text is the unsplit one, and passes are shared."""
+    """Fails if, with four clients at once, a text differs from the unsplit model's, or no passes are shared."""
     folder = goldens / "llama-grouped"
     server = serve(folder, "1")
     with LanguageModel.from_pretrained(folder, device="software") as model:
@@ -225,7 +225,7 @@ def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, 
             texts[i] = []
             for token in run:
                 texts[i].append(token)
-                slow.wait(30)  # all request their next token at once
+                slow.wait(30)  # all clients request their next token at once
 
     threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -242,7 +242,7 @@ def test_a_step_that_fails_beside_others_fails_alone(goldens: Path, monkeypatch:
     width = engine.config.n_embd
     try:
         rows = [np.random.default_rng(i).standard_normal((1, width)).astype(np.float32) for i in range(3)]
-        bad = Ask.model_construct(**Ask(seed=1).model_dump() | {"temperature": 1e300})  # no valid message has this
+        bad = Ask.model_construct(**Ask(seed=1).model_dump() | {"temperature": 1e300})  # no message can have this value
 
         def steps(seq: int, *asks: Ask) -> list[Any]:
             jobs = []
@@ -265,7 +265,7 @@ def test_a_step_that_fails_beside_others_fails_alone(goldens: Path, monkeypatch:
         assert steps(1, *good) == wanted[1] and steps(2, *good) == wanted[2]
         assert engine.whole.texts.passes >= passes + 3
         sessions = [Session(engine.whole.texts) for _ in rows]
-        monkeypatch.setattr(engine.whole.texts, "step", lambda *_: 1 / 0)  # the pass itself fails
+        monkeypatch.setattr(engine.whole.texts, "step", lambda *_: 1 / 0)  # the pass fails: each runs alone
         assert steps(0, *good) == wanted[0]
     finally:
         engine.close()

@@ -39,7 +39,7 @@ def test_without_ray_one_line_says_what_to_install(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[dict[str, Any]]:
-    """Runs `glgpt split serve` on the golden's blocks 0 and 1, with two stages of two replicas."""
+    """Runs `glgpt split serve` on blocks 0 and 1 of a golden, as two stages with two replicas each."""
     pytest.importorskip("ray")
     folder = Path(__file__).parents[1] / "goldens" / "llama-grouped"
     command = [
@@ -104,7 +104,7 @@ def test_a_look_whose_end_nobody_wants_passes_all_stages(cluster: dict[str, Any]
 
 
 def replicas(ancestor: int, stage: str) -> list[int]:
-    """Returns the descendants of a process that Ray titles as replicas of a stage."""
+    """Returns the ids of a process's descendants that Ray names as replicas of a stage."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def replicas(ancestor: int, stage: str) -> list[int]:
 
 
 def test_a_killed_replica_costs_no_token(cluster: dict[str, Any]) -> None:
-    """Kills both replicas of the stage in turn, so that the session's replica is one of them."""
+    """Kills both replicas of a stage one after the other, so that the session's replica is one of them."""
     folder, ids, tokens = cluster["folder"], [3, 31, 6], 16
     with LanguageModel.from_pretrained(folder, device="software") as model:
         wanted = list(model.generate_ids(ids, tokens, temperature=1, seed=5))

@@ -22,7 +22,7 @@ from glgpt.wire.messages import Ask
 
 GOLDENS = sorted(path.parent.name for path in (Path(__file__).parents[1] / "goldens").glob("*/reference.npz"))
 SOME = ("vocab3-untied", "llama-grouped")
-LAST = 5  # number of generated tokens
+LAST = 5  # tokens that a test generates
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def prompt_of(folder: Path, n_positions: int) -> list[int]:
 
 
 def unsplit(folder: Path, dtype: str = "f32") -> tuple[list[int], list[Any]]:
-    """Returns the prompt, and the rows of logits after it and after each of `LAST` greedy tokens."""
+    """Returns the prompt, and the `LAST` rows of logits from which the greedy tokens after it are chosen."""
     rows = []
     with LanguageModel.from_pretrained(folder, dtype, device="software") as model:
         ids = prompt_of(folder, model.config.n_positions)
@@ -62,7 +62,7 @@ def unsplit(folder: Path, dtype: str = "f32") -> tuple[list[int], list[Any]]:
 
 
 def split_rows(parts: list[Stage], ids: list[int]) -> list[Any]:
-    """Returns the same rows from a chain of stages."""
+    """Returns the rows of logits of `unsplit`, computed by a chain of stages."""
     rows, held, text = [], 0, list(ids)
     for _ in range(LAST):
         x: Any = text[held:]
@@ -95,10 +95,10 @@ def test_every_cut_of_a_golden_gives_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_soak(GOLDENS, SOME))
 def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: Path, serve: Any) -> None:
-    """The embedding and the head run locally, as when `eval --window` and `logits_batch` read a text.
+    """Compares batches of texts with only the embedding and the head on this machine, as for `eval --window`.
 
-    The unsplit model reads several texts in separate passes, whose products add up in another order. The split model's
-    logits are close to those, and equal to the logits of each text alone.
+    The split model's logits must equal the logits of each text alone. `logits_batch` of the unsplit model adds up
+    products in another order, so its logits are only close to them.
     """
     folder = goldens / name
     with LanguageModel.from_pretrained(folder, device="software") as model:
@@ -197,12 +197,12 @@ def test_parts_are_written_and_read() -> None:
 
 @dataclass(frozen=True)
 class Unsplit:
-    """Generations and activations of the unsplit model."""
+    """Holds generations and activations of the unsplit model."""
 
     ids: list[int]
     greedy: list[int]
     drawn: list[int]
-    beyond: list[int]  # past the end of the context
+    beyond: list[int]  # a greedy text that exceeds the context
     logits: Any
     activations: dict[str, Any]
 
@@ -227,7 +227,7 @@ def test_over_a_server_the_text_is_the_unsplit_one(
     folder, whole = goldens / "llama-grouped", llama_unsplit
     ids, beyond, wanted = whole.ids, whole.beyond, whole.activations
     server = serve(folder, blocks)
-    if blocks == "0-1":  # no blocks are left for this machine
+    if blocks == "0-1":  # the server has all blocks
         with pytest.raises(GlgptError, match="does not leave"):
             load(folder, rest=server.url, blocks=(0, 2), device="software")
     with load(folder, rest=server.url, device="software") as split:

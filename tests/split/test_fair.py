@@ -22,7 +22,7 @@ from glgpt.split.sessions import Session, Sessions
 from glgpt.wire import messages
 from glgpt.wire.messages import Look, Looked, Open, Step, encode
 
-LONG = 8 << 20  # bytes of an answer, more than the kernel buffers
+LONG = 8 << 20  # bytes of an answer: more than the kernel's buffers hold
 SHAKE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -36,7 +36,7 @@ def running(serve: Any, goldens: Path) -> Any:
 
 @pytest.fixture
 def client() -> Iterator[Any]:
-    """client(server, address) returns a client with this apparent address."""
+    """client(server, address) returns a client that the server sees at this address."""
     made: list[Raw] = []
 
     def connect(running: Any, address: str = "10.0.0.1") -> Raw:
@@ -71,7 +71,7 @@ def closed(raw: Raw) -> bool:
 
 @contextlib.contextmanager
 def busy(engine: Any, name: str = "another") -> Iterator[None]:
-    """Keeps the engine's thread busy for a client."""
+    """Keeps the engine's thread busy with a job of a client until the block ends."""
     gate, begun = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -112,7 +112,7 @@ def test_the_client_that_has_used_the_least_time_runs_next() -> None:
         ran.clear()
         gate.clear()
         turns.submit(gate.wait, "c")
-        for name in ("a1", "a2", "a3", "a4", "b5"):  # a batch of three starts with one of each client
+        for name in ("a1", "a2", "a3", "a4", "b5"):  # each batch of three takes one job of each client first
             futures.append(turns._add(_Task(job=name, whose=name, client=name[0])))
         gate.set()
         for future in futures:
@@ -124,7 +124,7 @@ def test_the_client_that_has_used_the_least_time_runs_next() -> None:
 
 
 def test_an_opening_does_not_wait_for_the_queue(running: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if `open` waits for other clients' steps: after ten seconds, the client would count as silent."""
+    """Fails if `open` waits for other clients' steps: the server would close the connection as silent."""
     monkeypatch.setattr(server, "OPEN_TIMEOUT_S", 1.0)
     engine, width = running.app.engine, running.app.engine.config.n_embd
     others = []
@@ -167,7 +167,7 @@ def test_what_a_client_that_is_gone_waits_for_is_dropped(running: Any, client: A
 
 @pytest.fixture
 def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Makes looks answer with `LONG` bytes. `held` is the maximum of the bytes held by answers."""
+    """Makes the server answer each `Look` with `LONG` bytes. `held` is the maximum of bytes that answers held."""
     found, app = SimpleNamespace(held=0, looks=0, server=running), running.app
 
     async def look(_: Any, look_: Look, *__: Any) -> bytes:
@@ -184,7 +184,7 @@ def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def lazy(running: Any, stack: contextlib.ExitStack, looks: int) -> socket.socket:
-    """A client that requests long answers and reads none."""
+    """Returns the socket of a client that requests `looks` long answers and reads none."""
     found = stack.enter_context(contextlib.closing(socket.socket()))
     found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     found.connect(("127.0.0.1", int(running.url.rpartition(":")[2])))
@@ -198,7 +198,7 @@ def lazy(running: Any, stack: contextlib.ExitStack, looks: int) -> socket.socket
 
 
 def test_answers_that_are_not_read_take_bounded_memory(long: SimpleNamespace, client: Any) -> None:
-    """Fails if twelve clients that read nothing can hold two answers each in the server's memory."""
+    """Fails if six clients that read nothing can hold more than four long answers in the server's memory."""
     connections = long.server._server.server_state.connections
     buffered = [0]
 
@@ -250,7 +250,7 @@ def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, mon
     for address in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
         assert client(running, address).open()["op"] == "opened"
     until(lambda: sum(map(closed, hoard)) == 3)
-    assert client(running, "10.0.0.9").open()["code"] == "full"  # it has its maximum
+    assert client(running, "10.0.0.9").open()["code"] == "full"  # this address has its maximum
     monkeypatch.setattr(limits, "IDLE_TIMEOUT_S", 0.3)
     time.sleep(0.4)
     folder = goldens / "llama-grouped"
@@ -260,7 +260,7 @@ def test_idle_connections_make_way(running: Any, client: Any, goldens: Path, mon
         tokens = split.generate_ids([3, 31, 6], 8, temperature=1, seed=2)
         found = [next(tokens) for _ in range(3)]
         time.sleep(0.4)
-        for i in range(6):  # each replaces the connection that has been idle for longest
+        for i in range(6):  # each replaces the connection that has been idle longest
             client(running, f"10.0.1.{i}").open()
         found += list(tokens)
         assert found == wanted and split.traffic()[-1]["reconnects"] >= 1

@@ -1,4 +1,4 @@
-"""Tests what an operator uses of a split server: health, metrics, logs."""
+"""Tests a split server's operation: health, metrics and logs."""
 
 from __future__ import annotations
 

@@ -58,13 +58,13 @@ def whole(folder: Path, ids: list[int]) -> dict[str, list[int]]:
 
 
 def message_of(fields: dict[str, Any], payload: bytes = b"") -> bytes:
-    """Encodes a message of the protocol without validating it."""
+    """Returns a message of the protocol, encoded without validation."""
     text = json.dumps(fields).encode()
     return struct.pack("<I", len(text)) + text + payload
 
 
 def fields_of(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Splits a message into its JSON and its payload."""
+    """Returns the JSON and the payload of a message."""
     end = 4 + struct.unpack_from("<I", data)[0]
     return json.loads(data[4:end]), data[end:]
 
@@ -82,7 +82,7 @@ BAD_ASKS: list[dict[str, Any]] = [
 
 
 class Raw:
-    """A client that sends what a test wants."""
+    """Connects to a server as a client and sends the messages that a test chooses."""
 
     def __init__(self, url: str, **options: Any) -> None:
         from websockets.sync.client import connect
@@ -239,7 +239,7 @@ def test_narrower_hidden_states_cost_fewer_bytes_and_some_precision(
         for model in (split, exact):
             assert len(list(model.generate_ids(ids, 4, temperature=0, seed=7))) == 4
         narrow, full = (model.traffic()[1]["sent"] for model in (split, exact))
-        rows, width = 2 * len(ids) + 3, whole.config.n_embd  # for the look, then for the generation
+        rows, width = 2 * len(ids) + 3, whole.config.n_embd  # rows of the logits, and of the generation
         saved = hidden.nbytes(rows, width, "f32") - hidden.nbytes(rows, width, wire)
         assert full - narrow == saved - len(f',"wire":"{wire}"')  # the first message names the format
 
@@ -247,7 +247,7 @@ def test_narrower_hidden_states_cost_fewer_bytes_and_some_precision(
 def test_a_text_over_tls(
     folder: Path, ids: list[int], whole: dict[str, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a trusted certificate. An untrusted one leads to a clear error."""
+    """Fails if a trusted certificate does not work, or the error for an untrusted one does not name the certificate."""
     from helpers.split_serving import running
 
     if not shutil.which("openssl"):
@@ -296,7 +296,7 @@ def test_a_repeat_is_answered_as_before_and_a_lower_position_takes_rows_back(
 
 
 def test_no_rows_are_read_that_the_session_did_not_write(serve: Any, folder: Path, raw: Any) -> None:
-    """Caches of an ended session are reused: a position beyond the session's rows would read the old rows."""
+    """Fails if a session can read rows that an ended session has left in its caches."""
     server = serve(folder, "1", sessions=1)
     width = server.app.engine.config.n_embd
     first = raw(server)
@@ -315,7 +315,7 @@ def test_the_least_recently_used_session_is_evicted_and_its_text_goes_on(
     with contextlib.ExitStack() as stack:
         models = [stack.enter_context(load(folder, rest=server.url, device="software")) for _ in range(2)]
         runs = [m.generate_ids(ids, TOKENS, temperature=1, seed=3) for m in models]
-        texts = list(zip(*runs, strict=True))  # alternating: each evicts the other
+        texts = list(zip(*runs, strict=True))  # the two texts alternate, and each evicts the other
         assert [list(t) for t in zip(*texts, strict=True)] == [whole["drawn"]] * 2
         assert server.app.engine.sessions.evictions > TOKENS
         assert all(t["replays"] for m in models for t in m.traffic() if "replays" in t)
@@ -363,9 +363,9 @@ def test_cut_at_any_message_the_text_is_the_same(
 def test_cut_while_a_connection_is_opened(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
 ) -> None:
-    """The first connection fails with an error that names the server. A reconnection is retried."""
+    """Fails if the first connection's error does not name the server, or a reconnection is not retried."""
     server = serve(folder, "1")
-    for after in range(1, 5):  # the handshake and `open`, both ways
+    for after in range(1, 5):  # messages of the handshake and of `open`, in both directions
         proxy = Cutting(server.url, after)
         with pytest.raises(GlgptError, match=rf"{proxy.url}.*check that `glgpt split serve` is running there"):
             load(folder, rest=proxy.url, device="software")
@@ -457,7 +457,7 @@ def test_a_fault_of_the_server_is_said(
 
 
 def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, folder: Path) -> None:
-    """Six chunks of a prompt cost little more than one round trip, and the text is the same."""
+    """Fails if six chunks of a prompt take a round trip each, or the text changes."""
     server = serve(folder, "1")
     with LanguageModel.from_pretrained(folder, device="software") as model:
         ids = [i % model.config.vocab_size for i in range(min(6, model.config.n_positions - 4))]
@@ -465,7 +465,7 @@ def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, f
     proxy = Delaying(server.url, 0.4)
     with load(folder, rest=proxy.url, device="software") as split:
         split.decoder.sizes = (1,)  # a chunk for each token
-        list(split.generate_ids(ids, 1, temperature=0))  # compiles
+        list(split.generate_ids(ids, 1, temperature=0))  # compiles the programs
         start = time.perf_counter()
         assert list(split.generate_ids(ids, 2, temperature=0)) == wanted
         assert 0.8 <= time.perf_counter() - start < 0.4 * len(ids)
@@ -473,7 +473,7 @@ def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, f
 
 
 def test_stages_share_the_shortest_context(serve: Any, folder: Path, ids: list[int]) -> None:
-    """Fails if a client feeds rows beyond the server's caches, or treats two contexts as two models."""
+    """Fails if a client sends rows beyond the server's caches, or takes two contexts for two models."""
     server = serve(folder, "1", context=12)
     with LanguageModel.from_pretrained(folder, context=12, device="software") as model:
         wanted = list(model.generate_ids(ids, 12, temperature=0))  # beyond the context
@@ -511,7 +511,10 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
 
 @pytest.fixture
 def hostile() -> Iterator[Any]:
-    """Returns a server that opens a session of a part and then answers every message as a test wants."""
+    """hostile(opened, answer) returns the address of a server with these fields of `opened`.
+
+    The server answers every later message with `answer(message)`.
+    """
     from websockets.sync.server import ServerConnection
     from websockets.sync.server import serve as listen
 
@@ -541,7 +544,7 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], bytes]] = [
     ({"shape": []}, {}, b""),
     ({"shape": {"n_embd": 10**30}}, {}, b""),
     ({"sizes": ["x"]}, {}, b""),
-    ({}, {}, b""),  # no token
+    ({}, {}, b""),  # the answer has no token
     ({}, {"n": 10**9}, b""),
     ({}, {"tokens": [-1]}, b""),
     ({}, {"tokens": [10**9]}, b""),
@@ -667,7 +670,7 @@ def test_speculation_gives_the_same_text(serve: Any, folder: Path, whole: dict[s
 
 @pytest.mark.parametrize("sessions", [60, pytest.param(1000, marks=pytest.mark.soak)])
 def test_sessions_leave_memory_flat(sessions: int, serve: Any, folder: Path, raw: Any) -> None:
-    """Fails if a session leaves GL objects or state; the soak test also measures the memory of the process."""
+    """Fails if a session leaves GL objects or state. The soak test also measures the memory of the process."""
     server = serve(folder, "1", sessions=2)
     engine = server.app.engine
     width = engine.config.n_embd
@@ -690,7 +693,7 @@ def test_sessions_leave_memory_flat(sessions: int, serve: Any, folder: Path, raw
 @pytest.mark.soak
 @pytest.mark.slow
 def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, folder: Path, raw: Any) -> None:
-    """Tests all split points with one server, sessions of two parts at once, and parts that are reloaded."""
+    """Tests all split points with one server, simultaneous sessions of two parts, and parts that are reloaded."""
     from glgpt.split import engine as engines
 
     server = serve(folder, sessions=2)
@@ -715,7 +718,7 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
     assert used.say(Step(seq=0, pos=0, n=1), struct.pack("<I", 3))[0]["op"] == "stepped"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "MAX_IDLE_PARTS", 1)
-        for part in ("embed", "+0", "head"):  # unused: each new one unloads an older one
+        for part in ("embed", "+0", "head"):  # no session steps on these: each new part unloads an older one
             raw(server).open(part=part)
     assert {str(part) for part in engine._narrowed} == {"1,head", "embed,0", "head"}
     few = serve(folder, "1")

@@ -1,4 +1,4 @@
-"""The pause of the collection of cycles."""
+"""Tests pausing Python's garbage collection."""
 
 import gc
 

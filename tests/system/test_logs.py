@@ -1,4 +1,4 @@
-"""Logs of servers: levels, fields, formats, rotation."""
+"""Tests the logs of servers: levels, fields, formats and rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Valid `--out` of every command: a new name, an empty folder, or the command's earlier output."""
+"""Tests that every command accepts as `--out` only a new name, an empty folder, or its own earlier output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Makes a folder with one file of every kind the current one."""
+    """Makes a folder with one file of every kind, and makes it the current folder."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -106,7 +106,7 @@ def test_a_file_is_free_or_of_the_same_command(command: str, place: Path, capsys
         f"pipe/a{suffix}",
         "no/a" + suffix,
     ]:
-        if out != "no/a.html":  # an export creates the folder
+        if out != "no/a.html":  # an export creates missing folders
             refused(words, out, capsys)
     if suffix:
         refused(words, "free", capsys)
@@ -170,14 +170,14 @@ def test_a_full_disk_is_named_and_leaves_nothing(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", mostly_soak(["logits", "dump", "tokenizer train"], ("dump",)))
 def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
-    """Simulates a full disk with a limit on file sizes, in a separate process, since the limit is per process.
+    """Simulates a full disk with a limit on file sizes. The limit is per process, so a separate process has it.
 
-    The process writes no compiled files (-B), which would be cut off too.
+    The process writes no compiled files (-B), since the limit would also truncate them.
     """
     import subprocess
     import sys
 
-    import matplotlib.font_manager  # writes its cache, which could not be written below  # noqa: F401
+    import matplotlib.font_manager  # writes its cache now, since the limited process cannot  # noqa: F401
 
     words = f"logits --model {WIDE} --ids 1,2" if command == "logits" else FOLDERS[command]
     out = "out.npz" if command == "logits" else "out"
@@ -213,7 +213,7 @@ def test_quoted_text_is_short_and_printable() -> None:
 
 
 def test_what_stopped_a_copy_of_many_files_is_said_of_the_folder(tmp_path: Path) -> None:
-    """Regression: the error for a full disk was `out: [Errno 28] No space left on device`."""
+    """Regression: for a full disk, the message was `out: [Errno 28] No space left on device`, with the number."""
     why = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere/half")
     with pytest.raises(OSError, match="No space left") as caught, named_errors(tmp_path / "out"):
         raise shutil.Error([("a", "b", str(why))])

@@ -1,4 +1,4 @@
-"""The chat template: the files it is read from, what it may use, and that a hostile one does no harm."""
+"""Tests chat templates: the files that they are read from, what they may use, and that hostile ones do no harm."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_template_is_read_wherever_it_is_kept(tmp_path: Path, tokenizer: Token
 
 
 def test_texts_around_the_message_are_encoded_with_it(tokenizer: Tokenizer) -> None:
-    """If the message were encoded separately, blanks before it would become separate tokens."""
+    """Fails if the message is encoded separately: blanks before it would become separate tokens."""
     seen: list[str] = []
     tokenizer._ordinary = lambda text: seen.append(text) or [0] * len(text)  # type: ignore[func-returns-value]
     assert Chat((256, "a ", None, "b", 257, "c")).encode(tokenizer, "<s>") == [256, *[0] * 6, 257, 0]
@@ -81,7 +81,7 @@ def test_a_template_that_waits_is_ended(tmp_path: Path, tokenizer: Tokenizer, mo
 def test_the_current_folder_is_not_imported_from(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if a module in a downloaded checkpoint's folder runs where a user works in that folder."""
+    """Fails if a module in a downloaded checkpoint's folder is imported when that is the current folder."""
     for name in ("jinja2", "json", "resource"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
     monkeypatch.chdir(tmp_path)

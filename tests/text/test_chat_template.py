@@ -1,4 +1,4 @@
-"""Messages through chat templates: special tokens of users, borders of answers, hostile templates, the process."""
+"""Tests messages in chat templates: users' special tokens, borders of answers, hostile templates, the process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_file_of_a_model_has_its_template(tmp_path: Path, tokenizer: Tokeniz
 def test_special_tokens_of_a_user_stay_text(
     templates: dict[str, ChatTemplate], tokenizer: Tokenizer, name: str
 ) -> None:
-    """Compares the special tokens with those of harmless messages, whatever pieces of tokens the messages hold."""
+    """Fails if pieces of special tokens in messages change the number or the order of the prompt's special tokens."""
     draw, template = random.Random(7), templates[name]
     pieces = [*TOKENS, "<|", "|>", "<", ">", "|", "start", "end", "|start", "nd|>", "<|end", "<|start|", "a", " ", "\n"]
     usual = [i for i in template.prompt(turns(2)).ids if i in (START, END)]
@@ -98,7 +98,7 @@ def test_a_template_refuses_messages_with_its_own_words(templates: dict[str, Cha
     twice = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     with pytest.raises(FileError, match="roles must alternate user/assistant"):
         templates["alternating"].prompt(twice)
-    assert templates["alternating"].prompt(twice[:1]).ids  # the process still runs
+    assert templates["alternating"].prompt(twice[:1]).ids  # the template's process still runs
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Text and batches: pieces give the ids of the whole text, bad text is refused, batches depend on seed and step."""
+"""Tests texts and batches: pieces give a whole text's ids, bad text is refused, seed and step determine batches."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_pieces_suit_a_tokenizer_that_puts_a_space_before_text(spaced: Tokenizer
 def test_a_special_token_with_blanks_is_never_cut() -> None:
     assert (
         cut("one <a b> two", ["<a b>"]) == 3
-    )  # not before `b>`, nor near the end, where a special token may have begun
+    )  # cuts neither before `b>` nor near the end, where a special token may have begun
     assert cut("one <a b> two and three", ["<a b>"]) == 17
     assert cut("<a b>", ["<a b>"]) == 0
 
@@ -235,7 +235,7 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
 
 def test_windows_start_anywhere_alike() -> None:
     counts = np.bincount(np.concatenate([starts(7, step, 100, 50) for step in range(1, 501)]), minlength=50)
-    assert len(counts) == 50  # includes the last position, and none beyond
+    assert len(counts) == 50  # the last position occurs, and no position beyond it
     assert ((counts - 1000) ** 2 / 1000).sum() < 86  # chi-squared of 49 degrees, p = 0.001
     assert (starts(7, 1, 1000, 1) == 0).all()
 

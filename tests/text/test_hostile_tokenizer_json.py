@@ -1,4 +1,4 @@
-"""Crafted tokenizer.json files and texts are refused in one line or read correctly, without a panic or a hang."""
+"""Tests that crafted tokenizer.json files and texts are read correctly or refused, without a panic or a hang."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def sequence(*steps: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        # These made the library panic, or the process abort.
+        # These files made the library panic, or the process abort.
         (with_model("tinyllama", continuing_subword_prefix="##"), "continuing_subword_prefix"),
         (with_model("smollm", end_of_word_suffix="</w>"), "end_of_word_suffix"),
         (layout("tinyllama", post_processor=layout("llama2")["post_processor"] | {"special_tokens": {}}), "no ids"),
-        # These took memory or time without bound.
+        # These files took memory or time without bound.
         (layout("tinyllama", normalizer=sequence(*[replace("a", "aa")] * 40)), "normalizer.Sequence.*16 items"),
         (layout("tinyllama", normalizer=sequence(*[replace("a", "aa")] * 4)), "expand one character to more than 8"),
         (layout("tinyllama", normalizer=replace("a", "a" * 9)), "expand one character to more than 8"),
@@ -67,7 +67,7 @@ def sequence(*steps: dict[str, Any]) -> dict[str, Any]:
         (layout("qwen2", pre_tokenizer=regex("(?<x>a)")), "is not supported from character 0"),
         (layout("gemma", added_tokens=[{"content": f"<{i}>"} for i in TOO_MANY]), "at most 10000 items"),
         (layout("gemma", added_tokens=[{"content": "x" * 257}]), "at most 256 characters"),
-        # Other kinds are refused by name, and the supported ones are listed.
+        # Unsupported parts are refused by name, with a list of supported parts.
         (layout("tinyllama", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
          "normalizer: Precompiled is not supported; supported are .*'NFC'"),
         (layout("tinyllama", pre_tokenizer={"type": "\x1b[2J"}), r"pre_tokenizer: \\x1b\[2J is not supported"),
@@ -112,7 +112,7 @@ def test_what_no_text_depends_on_is_not_read(tmp_path: Path, change: dict[str, A
 
 
 def test_ids_are_the_same_each_time(tmp_path: Path) -> None:
-    """Dropout is ignored: 1 would leave no merges, and a value between 0 and 1 would give random ids."""
+    """Fails if dropout is used: 1 would leave no merges, and a value between 0 and 1 would give random ids."""
     ours = load(tmp_path, with_model("tinyllama", dropout=0.9))
     assert len({tuple(ours.encode("to be or not to be, and the other")) for _ in range(20)}) == 1
 
@@ -185,7 +185,7 @@ def test_patterns_that_scan_a_run_again_from_each_position_are_refused(pattern: 
 
 @pytest.mark.parametrize("unit", ["a", "A", "1", " ", "-", "\u02b0", "\u0301"])
 def test_a_failed_scan_is_not_repeated(unit: str) -> None:
-    """Fails by taking minutes. The alternatives include those that scan a run that another one then matches."""
+    """Fails if a pattern needs more than 5 s. In some of them, an alternative scans a run that a later one matches."""
     from tokenizers import Regex, pre_tokenizers
 
     for pattern in (
@@ -209,7 +209,7 @@ def test_a_failed_scan_is_not_repeated(unit: str) -> None:
 @pytest.mark.parametrize("name", mostly_soak(LAYOUTS, ("gpt2", "smollm", "llama3", "llama2")))
 @pytest.mark.parametrize("unit", [" ", "\n", "a", "1", "-", "🙂", "e\u0301", " \n"])
 def test_a_long_run_takes_time_by_its_length(tmp_path: Path, name: str, unit: str) -> None:
-    """Regression: tiktoken panicked from 999,999 blanks on, since it stores a state for each, at most a million."""
+    """Regression: tiktoken panicked from 999,999 blanks on. It stores a state per character, at most a million."""
     ours, took = load(tmp_path, layout(name)), []
     for count in (10_000, 80_000):
         text, start = unit * (count // len(unit)), time.process_time()
@@ -217,7 +217,7 @@ def test_a_long_run_takes_time_by_its_length(tmp_path: Path, name: str, unit: st
         took.append(time.process_time() - start)
         if ours.split:
             assert ours.decode(ids) == text
-    assert took[1] < 40 * took[0] + 1  # eight times the text; 64 if it were quadratic
+    assert took[1] < 40 * took[0] + 1  # the text is 8 times as long: 64 if time were quadratic
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_a_million_blanks_are_no_panic(tmp_path: Path, name: str) -> None:
     ours = load(tmp_path, layout(name))
     for text in (" " * 1_200_000, "x" + "\n" * 1_200_000 + "y", "\u3000\t" * 600_000 + "1"):
         assert ours.decode(ours.encode(text)) == text
-    text = "a" + " " * (MAX_RUN_CHARACTERS - 1) + "b"  # up to this length, the run is not divided
+    text = "a" + " " * (MAX_RUN_CHARACTERS - 1) + "b"  # a run of this length is not divided
     assert (
         ours.encode(text)
         == tokenizers.Tokenizer.from_str(json.dumps(layout(name))).encode(text, add_special_tokens=False).ids

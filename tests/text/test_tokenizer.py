@@ -1,4 +1,4 @@
-"""The tokenizer: round trips, streams, labels, unusual vocabularies, and errors for damaged files."""
+"""Tests the tokenizer: round trips, streams, labels, unusual vocabularies, and errors for damaged files."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ LETTERS = {byte: letter for letter, byte in module.LETTER_BYTE.items()}
 
 
 def spell(data):
-    """Returns bytes in the letters of vocab.json."""
+    """Returns bytes as the letters that vocab.json uses for them."""
     return "".join(LETTERS[byte] for byte in data)
 
 
@@ -172,7 +172,7 @@ def test_tokenizer_json(tmp_path):
     ):
         path.write_text(json.dumps(other))
         ours = load_tokenizer(tmp_path, 258)
-        assert ours.split is None and ours.encode("ab") == [256]  # on the `tokenizers` library
+        assert ours.split is None and ours.encode("ab") == [256]  # uses the `tokenizers` library
     path.write_text(json.dumps(combined({}, [], model={"type": "BPE", "byte_fallback": True})))
     with pytest.raises(GlgptError, match="is damaged: tokenizers cannot read it"):
         load_tokenizer(tmp_path, 258)
@@ -211,14 +211,14 @@ def by_pairs(data, merges):
 
 
 def test_a_merge_of_what_an_earlier_one_takes_is_stray():
-    # "aaa" is "aa" and "a" by rank, so that the second merge is never applied.
+    # By rank, "aaa" becomes "aa" and "a", so the second merge is never applied.
     assert module.stray_merge([(b"a", b"a"), (b"a", b"aa")]) == (b"a", b"aa")
     assert module.stray_merge([(b"a", b"a"), (b"aa", b"a")]) is None
     assert module.stray_merge([]) is None
 
 
 def test_a_merge_of_an_empty_token_is_stray():
-    # To undo the merge that makes "x" of nothing and "x" gives "x" again.
+    # The last merge makes "x" of "" and "x", so undoing it would give "x" again, forever.
     assert module.stray_merge([(b"q", b"x"), (b"qx", b"z"), (b"", b"x")]) == (b"", b"x")
 
 
@@ -240,9 +240,9 @@ def test_accepted_merges_are_applied_as_bpe_does(data):
 @pytest.mark.parametrize(
     "merges",
     [
-        [("ab", "c"), ("a", "b")],  # from a token made later
-        [("a", "b"), ("b", "c"), ("a", "bc")],  # abc is ab c by its own bytes
-        [("a", "b"), ("ab", "c"), ("b", "c"), ("a", "bc")],  # abc made twice
+        [("ab", "c"), ("a", "b")],  # uses a token that a later merge makes
+        [("a", "b"), ("b", "c"), ("a", "bc")],  # BPE splits "abc" into "ab" and "c"
+        [("a", "b"), ("ab", "c"), ("b", "c"), ("a", "bc")],  # two merges make "abc"
     ],
 )
 def test_stray_merges_are_refused(tmp_path, merges):
@@ -285,7 +285,7 @@ def test_damaged_files(tmp_path, name, content, said):
 @given(st.data())
 @settings(max_examples=100)
 def test_damaged_tokenizer_json(tmp_path_factory, data):
-    # Replaces any part by any value: gives a tokenizer, None, or a one-line error.
+    # Replaces any part with any value. The result must be a tokenizer, None, or a one-line error.
     folder = tmp_path_factory.mktemp("damaged")
     whole = combined({"a": 0, "b": 1, "ab": 2}, ["a b"], added_tokens=[{"content": "<x>", "id": 3}])
     place = whole
@@ -310,7 +310,7 @@ def test_damaged_tokenizer_json(tmp_path_factory, data):
 
 @pytest.mark.parametrize(("there", "missing"), [("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")])
 def test_half_a_tokenizer_is_none(tmp_path, there, missing):
-    """Otherwise GPT-2's tokenizer would be used, whose ids have another meaning."""
+    """Fails if GPT-2's tokenizer is used instead: its ids have another meaning."""
     (tmp_path / there).write_text("{}")
     with pytest.raises(GlgptError, match=f"{missing} is missing"):
         load_tokenizer(tmp_path, 50257)

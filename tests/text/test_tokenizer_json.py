@@ -1,4 +1,4 @@
-"""tokenizer.json in the layouts of published models, compared with the `tokenizers` library."""
+"""Compares tokenizer.json files in the layouts of published models with the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_prompt_is_neither_truncated_nor_padded(tmp_path: Path, name: str, opt
 
 
 def template(*pieces: str) -> dict[str, Any]:
-    """Returns a post-processor of special tokens and `$A`; the ids of special tokens are those of the vocabulary."""
+    """Returns a post-processor of special tokens and `$A`. Special tokens have the ids of the vocabulary."""
     kinds = [{"Sequence": {"id": "A"}} if piece == "$A" else {"SpecialToken": {"id": piece}} for piece in pieces]
     single = [{name: about | {"type_id": 0} for name, about in kind.items()} for kind in kinds]
     ids = {"<s>": 1, "</s>": 2, "<|im_start|>": 1, "<|im_end|>": 2}
@@ -77,7 +77,7 @@ def test_special_tokens_stand_where_the_template_puts_them(tmp_path: Path, name:
 
 @pytest.mark.parametrize("name", ["tinyllama", "smollm"])
 def test_added_tokens_have_the_ids_that_the_library_gives_them(tmp_path: Path, name: str) -> None:
-    """The library ignores the ids in the file: added tokens follow the vocabulary, or have its ids."""
+    """Fails if an added token keeps the file's id: the library uses the vocabulary's id, or the next id after it."""
     document = layout(name)
     document["model"]["vocab"]["<far>"] = 900
     flags = document["added_tokens"][0]
@@ -90,7 +90,7 @@ def test_added_tokens_have_the_ids_that_the_library_gives_them(tmp_path: Path, n
 
 
 def test_a_token_with_a_role_is_never_split(tmp_path: Path) -> None:
-    """A token with a role in the vocabulary is treated like an added token, even if it is not listed as one."""
+    """Fails if a token of the vocabulary with a role, such as eos, is split because no added token lists it."""
     document = layout("tinyllama") | {"added_tokens": []}
     ours = load(tmp_path, document, eos_token="</s>", pad_token="<nowhere>")
     assert ours.eos == 2 and ours.encode("x</s>")[-1] == 2 and "<nowhere>" not in ours.special
@@ -122,7 +122,7 @@ def test_plain_files_say_what_stands_around_a_prompt(tmp_path: Path, flags: Any,
 
 
 def test_a_tokenizer_json_comes_before_plain_files(tmp_path: Path) -> None:
-    """tokenizer.json takes precedence, as in transformers: the other files do not say that digits are split."""
+    """Fails if tokenizer.json does not take precedence: only tokenizer.json specifies that digits are split."""
     document = layout("smollm")
     (tmp_path / "vocab.json").write_text(json.dumps(document["model"]["vocab"]))
     (tmp_path / "merges.txt").write_text("\n".join(document["model"]["merges"]))

@@ -1,4 +1,4 @@
-"""Tokenizers made for training: their files load, have the requested size, and are the same each time."""
+"""Tests tokenizers made for training: their files load, have the requested size, and are the same each time."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_a_bpe_has_the_size_asked_for(tmp_path: Path) -> None:
     assert lines[0] == "#version: 0.2" and len(lines) == 1 + 400 - 257
     assert [vocab[line.replace(" ", "")] for line in lines[1:]] == list(
         range(257, 400)
-    )  # one id for each merge, in order
+    )  # each merge has one id, in order
     ids = tokenizer.encode(PLAY)
     assert tokenizer.decode(ids) == PLAY and len(ids) < 0.6 * len(PLAY)
 
 
 def test_the_merges_are_those_of_the_definition(tmp_path: Path) -> None:
-    """Merges counted by hand: the most frequent pair each time; of equally frequent pairs, the one with smaller ids."""
+    """Compares merges counted by hand: the most frequent pair each time; among equals, the pair of smallest ids."""
     text = "low low low lower lower newest newest widest"
     make_tokenizer("bpe:263", Text.of_string(text), tmp_path)
     words = [(" " if i else "") + word for i, word in enumerate(text.split())]
@@ -99,7 +99,7 @@ def test_the_merges_are_those_of_the_definition(tmp_path: Path) -> None:
 
 def test_the_same_text_gives_the_same_files(tmp_path: Path) -> None:
     keys = set()
-    for i, parts in enumerate(([PLAY], [PLAY], [PLAY[:1000], PLAY[1000:]])):  # independent of the division into files
+    for i, parts in enumerate(([PLAY], [PLAY], [PLAY[:1000], PLAY[1000:]])):  # the division into files has no effect
         files = []
         for j, part in enumerate(parts):
             files.append(tmp_path / f"{i}-{j}.txt")
@@ -155,7 +155,7 @@ def test_a_models_tokenizer_is_cut_to_its_vocabulary(tmp_path: Path) -> None:
 
 
 def test_merges_are_found_again_from_the_tokens() -> None:
-    """The merges of GPT-2's tokenizer are found in this way: tiktoken stores only the tokens."""
+    """Fails if merges cannot be derived from tokens: tiktoken stores only the tokens of GPT-2's tokenizer."""
     lines = (embedded_weights() / "merges.txt").read_text().splitlines()
     tokenizer = load_tokenizer(embedded_weights(), 1024)
     assert tokenizer
@@ -200,7 +200,7 @@ def test_the_command_refuses_in_one_line(tmp_path: Path, capsys: Capture) -> Non
 
 @pytest.mark.parametrize("size", [1 << 21, 99999999999, 10**5000], ids=["2^21", "terabytes", "long"])
 def test_a_size_beyond_reason_is_refused(size: int, tmp_path: Path) -> None:
-    """Otherwise the library would try to allocate terabytes and abort the process."""
+    """Fails if the library receives the size: it would try to allocate terabytes and abort the process."""
     with pytest.raises(GlgptError, match="is too large"):
         train_bpe(Text.of_string("to be " * 100), size, tmp_path / "out")
     kind = f"bpe:{size}" if size < 10**100 else "bpe:" + "9" * 5000
@@ -224,7 +224,7 @@ def test_a_full_disk_leaves_no_folder_and_names_the_file(tmp_path: Path, monkeyp
 
 
 def test_a_long_run_of_one_character_is_learnt_from_in_parts(tmp_path: Path) -> None:
-    """Regression: 80,000 blanks took more than a minute, and a million 27 minutes."""
+    """Regression: 80,000 blanks took more than a minute, and a million blanks took 27 minutes."""
     train_bpe(Text.of_string("to be " * 40 + " " * 1_000_000 + "x"), 266, tmp_path / "long")
     lines = (tmp_path / "long/merges.txt").read_text().splitlines()
     assert lines[1:6] == [f"{'Ġ' * n} {'Ġ' * n}" for n in (1, 2, 4, 8, 16)]
@@ -233,7 +233,7 @@ def test_a_long_run_of_one_character_is_learnt_from_in_parts(tmp_path: Path) -> 
         266,
         tmp_path / "as",
     )
-    assert identity(tmp_path / "as") == identity(tmp_path / "long")  # the same number of parts of the same length
+    assert identity(tmp_path / "as") == identity(tmp_path / "long")  # both texts give the same parts
 
 
 SLOW = """
@@ -276,7 +276,7 @@ def test_a_process_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_an_interrupt_is_not_replaced_by_an_error_of_the_pipe() -> None:
-    """Fails if bytes that were not sent raise BrokenPipeError instead of the interrupt, so the exit code is wrong."""
+    """Fails if unsent bytes raise BrokenPipeError, which would replace the interrupt and give a wrong exit code."""
 
     def pieces() -> Iterator[str]:
         yield "to be"

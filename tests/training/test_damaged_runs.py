@@ -1,4 +1,4 @@
-"""Run folders that are damaged, or not written by glgpt: refused in one line that names file and field."""
+"""Tests that damaged or unknown files of a run are refused in one line that names the file and the field."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(what: Any, *args: Any, **options: Any) -> str:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder to which the first test's run is copied, for the other tests."""
+    """Returns the path of a run that the first test trains, and that each test copies."""
     return tmp_path_factory.mktemp("template") / "run"
 
 
@@ -74,7 +74,7 @@ def test_metrics(line: str, why: str, run: Path) -> None:
     message = said(glgpt.train, resume="run", steps=50)
     assert message.startswith("run/metrics.jsonl is damaged: line 6: ") and why in message
     assert path.read_bytes() == before
-    path.write_text("\n".join(lines) + "\n" + line[:-1])  # as left by a killed process
+    path.write_text("\n".join(lines) + "\n" + line[:-1])  # as a killed process leaves it
     assert glgpt.train(resume="run", steps=50).step == 50
 
 
@@ -299,7 +299,7 @@ def test_a_state_without_metadata_or_tensors(saved: Path) -> None:
 
 
 def test_the_config_names_the_end_of_text(tmp_path: Path) -> None:
-    """Fails if it is missing: transformers then uses GPT-2's id, which is beyond the vocabulary, and warns."""
+    """Fails if an id is missing: transformers then uses GPT-2's id, which is beyond the vocabulary, and warns."""
     config = tiny_trainer.TINY
     arrays = {name: np.zeros(p.shape, np.float32) for name, p in config.parameters.items()}
     for eos in (0, None):

@@ -1,4 +1,4 @@
-"""Earlier steps of a run that are kept next to the last one: `RUN@400`."""
+"""Tests the earlier steps that a run keeps as well as the last one: `RUN@400`."""
 
 from __future__ import annotations
 

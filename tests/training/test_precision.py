@@ -1,4 +1,4 @@
-"""Training in f16: gradients compared with f32's, the loss scale and its overflows, checkpoints."""
+"""Tests training in f16: gradients compared with f32's, the loss scale, overflows, and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from glgpt.training.program import Recipe
 from glgpt.training.trainer import StepResult, Trainer
 
 LLAMA = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
-ABSURD = LossScale(2.0**40)  # every gradient overflows with it
+ABSURD = LossScale(2.0**40)  # with this scale, every gradient overflows
 
 
 def gradients(precision: str, *batch: Array, **options: Any) -> tuple[float, Arrays]:
-    """Returns the loss and the gradients of one step from the same fresh weights."""
+    """Returns the loss and the gradients of one step from fresh weights, which are the same in each call."""
     with trainer(precision=precision, **options) as t:
         return t.step(*batch), t.gradients()
 
 
 def apart(a: Arrays, b: Arrays) -> float:
-    """Returns the distance of all gradients together, relative to their norm."""
+    """Returns the norm of the difference of all gradients, relative to the norm of b."""
     off = sum(np.square(a[name].astype(float) - b[name]).sum() for name in b)
     return float(np.sqrt(off / sum(np.square(b[name].astype(float)).sum() for name in b)))
 
@@ -46,9 +46,10 @@ def apart(a: Arrays, b: Arrays) -> float:
     ],
 )
 def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
-    """Fails if an f16 product forgets a term, a scale or padding, or a packed tensor is read in another layout.
+    """Fails if an f16 product omits a term, a scale or padding, or a packed tensor is read in another layout.
 
-    A float16 rounds by 2^-11; about twenty roundings follow each other, and as many add up in all gradients together.
+    Each rounding to float16 adds an error of up to 2^-11. About twenty such errors follow each other, and about as many
+    add up over all gradients.
     """
     model = options.get("model", CONFIG)
     batch = examples(config=model, context=options.get("context", 9))
@@ -58,7 +59,7 @@ def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
 
 
 def played(*scales: LossScale | None, steps: int = 6) -> tuple[list[StepResult], Arrays, LossScale | None]:
-    """Returns the results and the state after some f16 steps, each of which may begin with a given scale."""
+    """Returns the results and the state after `steps` f16 steps; step i begins with scales[i], if it is given."""
     with trainer(TINY, context=4, precision="f16") as t:
         results = []
         for i in range(steps):
@@ -71,7 +72,7 @@ def played(*scales: LossScale | None, steps: int = 6) -> tuple[list[StepResult],
 
 def test_an_overflow_takes_the_step_again_and_loses_none() -> None:
     """Fails if an overflowed step moves a parameter, is left out, or loses the steps queued after it."""
-    results, held, scale = played(None, ABSURD, LossScale())  # the steps after it would not overflow
+    results, held, scale = played(None, ABSURD, LossScale())  # later scales do not overflow
     assert [r.step for r in results] == [1, 2, 3, 4, 5, 6]
     found = results[1]
     assert found.overflows > 0 and found.loss_scale == 2.0**40 / 2**found.overflows
@@ -82,7 +83,7 @@ def test_an_overflow_takes_the_step_again_and_loses_none() -> None:
 
 
 def test_a_step_that_overflows_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if no scale fits and the results of earlier steps are lost, or the error does not say what to do."""
+    """Fails if a step for which no scale fits changes a value, or the error does not contain what to do."""
     monkeypatch.setattr(loss_scale, "MIN_SCALE", ABSURD.value)
     batch = examples(config=TINY, context=4)
     with trainer(TINY, context=4, precision="f16") as t:
@@ -146,7 +147,7 @@ def test_a_damaged_loss_scale_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_not_taken_again() -> None:
-    """Fails if the scale changes for a forward pass that overflows: such a step must be reported at once."""
+    """Fails if the scale changes after a forward pass overflows: such a step must be reported at once."""
     with trainer(TINY, context=4, precision="f16") as t:
         t.set_parameters({name: 1e6 * np.sign(a + 0.5) for name, a in t.parameters().items()})
         t.submit(*examples(config=TINY, context=4))
@@ -158,7 +159,7 @@ def test_a_loss_that_is_not_finite_is_not_taken_again() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 2], ids=["later", "under way"])
 def test_steps_count_after_a_loss_that_is_not_finite(behind: int) -> None:
-    """Fails if the device skips the steps after it: as in f32, only that step is lost."""
+    """Fails if the device skips steps after a loss that is not finite: as in f32, only that step is lost."""
     batches = [examples(seed=i, config=TINY, context=4) for i in range(4)]
     found = {}
     for precision in ("f32", "f16"):
@@ -192,7 +193,7 @@ def test_results_of_good_steps_are_told_where_a_later_one_fits_no_scale(monkeypa
 
 
 def test_recomputed_activations_are_those_of_the_step() -> None:
-    """Fails if the activation reads the product's output before rounding, with or without a tape."""
+    """Fails if an activation reads a product before it is rounded, in a step, a recomputation or an evaluation."""
     batch = examples(config=CONFIG, context=9)
     losses = [gradients("f16", *batch, recompute=recompute)[0] for recompute in (False, True)]
     with trainer(precision="f16") as t:

@@ -1,4 +1,4 @@
-"""A run may be stopped at any moment and continues as if it had not been. With a fake trainer."""
+"""Tests that a run stopped at any moment continues as if it had not been stopped, with a fake trainer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from glgpt.training.run_folder import RunFolder
 
 
 def state(run: str) -> dict[str, list[float]]:
-    """Returns the bits of a checkpoint."""
+    """Returns the values of a checkpoint's tensors."""
     return {name: array.tolist() for name, array in load_file(f"{run}/state.safetensors").items()}
 
 
@@ -145,7 +145,7 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
 
 
 def test_sigterm_before_the_first_step_leaves_nothing() -> None:
-    """Fails if SIGTERM ends Python without clean-up, which leaves a hidden folder next to the run's."""
+    """Fails if SIGTERM ends Python without clean-up, which leaves a hidden folder next to the run's folder."""
     Path("long.txt").write_text(PLAY * 20)
     process = command("train", "long.txt", "--out", "runs/new", "--tokenizer", "bpe:1024")
     until(lambda: list(Path("runs").glob(".new.*")))
@@ -172,7 +172,7 @@ def test_a_checkpoint_that_would_be_broken_stops_the_run(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("steps", [8, 30])
 def test_the_speed_is_right_from_the_second_step_on(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Fails if results that arrive late, the last ones together, make a short run seem twice as fast."""
+    """Fails if late results, the last of which arrive together, make a short run seem twice as fast."""
     monkeypatch.setattr(fake_trainer, "SECONDS", 0.02)
     monkeypatch.setattr(fake_trainer, "BEGUN", begun := [])
     seen: list[Step] = []

@@ -1,4 +1,4 @@
-"""Tests that the trainer and its replacement in tests of runs behave alike, as `RunTrainer` says."""
+"""Tests that the trainer and the fake trainer of other tests behave as `RunTrainer` requires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kind(request: pytest.FixtureRequest) -> type[RunTrainer]:
 
 @pytest.fixture
 def make(kind: type[RunTrainer]) -> Iterator[Make]:
-    """make(**settings) returns a small trainer, closed after the test."""
+    """Yields make(**settings), which returns a small trainer. The trainers are closed after the test."""
     opened: list[RunTrainer] = []
 
     def start(**settings: Any) -> RunTrainer:

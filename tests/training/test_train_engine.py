@@ -1,4 +1,4 @@
-"""Whole runs with the real engine: resumed bit for bit, loaded as a model, stopped when they diverge."""
+"""Tests whole runs with the real engine: resumed bit for bit, loaded as a model, stopped when they diverge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training steps: compared with torch's golden, accumulated, recomputed, with dropout, and AdamW on the gradients."""
+"""Tests training steps: compared with torch's golden, accumulated, recomputed, with dropout; tests AdamW."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LLAMA = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
 
 
 def gradients(*batch: Array, **options: Any) -> Arrays:
-    """Returns the gradients of one step from the same fresh weights."""
+    """Returns the gradients of one step from fresh weights, which are the same in each call."""
     with trainer(**options) as t:
         t.step(*batch)
         return t.gradients()
 
 
 def apart(a: Array, b: Array) -> float:
-    """Returns the distance relative to the norm."""
+    """Returns the norm of the difference, relative to the norm of b."""
     return float(np.linalg.norm(a.astype(float) - b) / max(np.linalg.norm(b), 1e-30))
 
 
@@ -59,9 +59,9 @@ def test_logits_are_torchs(goldens: Path) -> None:
 def test_ten_steps_are_torchs(goldens: Path, options: dict[str, Any]) -> None:
     """Fails if a gradient, the clipping or the optimizer's step differs from torch's in float64.
 
-    The gradient of attention's key bias is zero except for rounding, since a softmax ignores shifts, and AdamW turns
-    such noise into whole steps. For the same reason these entries do not change the loss, and they are negligible in
-    the norm of the gradient of all three biases together, so neither losses nor gradients need an exception here.
+    A softmax ignores shifts, so the gradient of attention's key bias is zero except for rounding, and AdamW turns the
+    rounding into whole steps. Neither losses nor gradients need an exception for this: the key bias does not change the
+    loss, and its gradient is negligible in the norm of the gradient of all three biases.
     """
     golden = np.load(goldens / "training/training.npz")
     s = {name.removeprefix("setting."): float(golden[name]) for name in golden if name.startswith("setting.")}
@@ -102,7 +102,7 @@ def test_parts_make_one_batch(recompute: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_recomputing_changes_no_bit(dropout: float) -> None:
-    """Fails if recomputed values differ from the original ones: another mask, or a fusion that rounds differently."""
+    """Fails if recomputed values differ, for example by another mask or by a fusion that rounds differently."""
     options = {"dropout": dropout, "clip": None}
     assert same(gradients(*examples(), **options), gradients(*examples(), recompute=True, **options))
 
@@ -123,13 +123,13 @@ def test_targets_below_zero_count_nothing() -> None:
 @pytest.mark.parametrize("second", [4, 0], ids=["some", "none"])
 @pytest.mark.parametrize("options", [{"batch": 4}, {"batch": 2, "accumulate": 2}], ids=["one", "parts"])
 def test_a_step_is_on_the_mean_over_the_targets_that_count(options: dict[str, int], second: int) -> None:
-    """Fails if rows without a target count in the mean, parts count equally, or one without targets breaks it."""
+    """Fails if rows without a target count in the mean, parts count equally, or a part without targets counts."""
     x, y = examples(4)
     y[0, 5:] = y[1, ::2] = y[2:, second:] = -1
     with trainer(**options) as t:
         weights = {name: value.astype(float) for name, value in t.parameters().items()}
         (result,) = [*t.submit(x, y), *t.drain()]
-        t.evaluate(x[:3], y[:3])  # has another number of targets
+        t.evaluate(x[:3], y[:3])  # an evaluation with another number of targets
         found = {name: g.astype(float) for name, g in t.gradients().items()}
     assert result.loss == pytest.approx(more.mean_loss(CONFIG, weights, x, y), rel=1e-6)
     norm = more.gradient_norm(list(found.values()), 0.0)[0]
@@ -148,7 +148,7 @@ def test_a_closed_trainer_says_so(tmp_path: Path) -> None:
     with trainer() as t:
         t.step(x, y)
         left = t.generate_ids([1, 2], 3, temperature=0)
-        assert next(left) >= 0 and next(left) >= 0  # the third is being computed
+        assert next(left) >= 0 and next(left) >= 0  # the device already computes the third
     last = partial(next, left)
     for use in (
         lambda: t.step(x, y),
@@ -188,7 +188,7 @@ def test_a_step_without_targets_is_none() -> None:
 def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, int]) -> None:
     """Fails if the padding of a smaller step is attended to, predicted, or counted in the mean.
 
-    AdamW turns rounding into whole steps where a gradient is zero, so the second loss is compared, and no parameter.
+    AdamW turns rounding into whole steps where a gradient is zero, so the test compares second losses, not parameters.
     """
     batches = [examples(2, i, model, 4) for i in range(2)]
     batches[0][1][1, 2:] = -1
@@ -213,7 +213,7 @@ def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, 
 
 
 def dropped(t: Trainer, step: int, part: int = 0, seed: int = 0) -> Array:
-    """Returns the loss of a batch under the masks of a step, without taking it: forward and gradients only."""
+    """Returns the loss of a batch with the masks of a step. Computes gradients, and changes no parameter."""
     x, y = examples()
     t.textures.upload(x, y, train=True)
     t.player.play("backward", pos=0, row=part, step=step, seed=seed)
@@ -221,7 +221,7 @@ def dropped(t: Trainer, step: int, part: int = 0, seed: int = 0) -> Array:
 
 
 def test_every_seed_step_and_part_has_its_mask_and_evaluation_none() -> None:
-    """Fails if two steps, or all parts of one, drop the same values, or an evaluation drops any."""
+    """Fails if two steps, or all parts of a step, drop the same values, or an evaluation drops values."""
     with trainer(dropout=0.2) as t, trainer() as plain:
         places = [{"step": 1}, {"step": 2}, {"step": 1, "part": 1}, {"step": 1, "seed": 1}]
         losses = [float(dropped(t, **place)[0]) for place in places]
@@ -236,11 +236,11 @@ def test_every_place_that_drops_has_a_mask_of_its_own() -> None:
     program = training_program(CONFIG, Recipe(BATCH, CONTEXT, dropout=0.1), Limits(), KERNELS["4x4"])
     texts = [program.shaders[p.shader] for p in program.entries["backward"].passes if p.shader.startswith("dropout-")]
     sites = Counter(int(site) for text in texts for site in re.findall(r"#define SITE (\d+)", text))
-    assert sites == dict.fromkeys(range(1 + 3 * CONFIG.n_layer), 2)  # forward and backward
+    assert sites == dict.fromkeys(range(1 + 3 * CONFIG.n_layer), 2)  # once forward and once backward
 
 
 def test_one_mask_serves_both_ways() -> None:
-    """Fails if the backward pass drops other values than the forward pass, whose slope is then not the gradient."""
+    """Fails if the backward pass drops other values than the forward pass: the gradient is then not the slope."""
     with trainer(dropout=0.3) as t:
         weights = t.parameters()
         dropped(t, 5)
@@ -250,7 +250,8 @@ def test_one_mask_serves_both_ways() -> None:
             for name, weight in weights.items():
                 t.textures.write(name, weight + sign * h / norm * found[name])
             losses.append(float(dropped(t, 5)[0]) / (BATCH * CONTEXT))
-    # Along the gradient the slope is its norm. Rounding and curvature each change the difference, 7e-3, by about 1e-6.
+    # Along the gradient, the slope is the gradient's norm. The losses differ by 7e-3. Rounding and curvature each
+    # change this difference by about 1e-6.
     assert (losses[0] - losses[1]) / (2 * h) == pytest.approx(norm, rel=5e-3)
 
 

@@ -1,4 +1,4 @@
-"""Training on devices with small textures: tensors cut into many tiles give the same results as uncut ones."""
+"""Tests training on devices with small textures: tensors in many tiles give the same results as in one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from glgpt.training.trainer import Trainer
 from glgpt.tuning.kernel_selection import choose
 
 MEMORY = {"weight": 0, "state": 600 << 20, "input": 1 << 20, "scratch": 399 << 20}
-LIMIT = 260  # texels a side: fewer than the MLP's rows and the score rows, a fifth of the vocabulary's columns
+LIMIT = 260  # texels per side: below the rows of the MLP and of scores, and a fifth of the vocabulary's texels
 LONG = GPT2Config(vocab_size=8, n_positions=20000, n_embd=8, n_layer=1, n_head=1)
 CONFIG = GPT2Config(vocab_size=5003, n_positions=30, n_embd=35, n_layer=1, n_head=5, n_inner=270)
 SHAPE = {"batch": 4, "context": 30}
@@ -38,7 +38,7 @@ def small(device: Device, monkeypatch: pytest.MonkeyPatch, most: int, size: int 
 
 
 def steps() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
-    """Returns fresh parameters; gradients of a step and parameters after two; their losses; a text."""
+    """Returns fresh parameters, the first step's gradients and parameters after two, both losses, and a text."""
     x, y = examples(4, 0, CONFIG, 30)
     y[0, 7:] = -1
     with trainer(CONFIG, lr=1e-2, eps=1e-3, **SHAPE) as t:  # a small eps would amplify a gradient's last bit
@@ -97,14 +97,14 @@ def test_what_would_take_less_memory_is_told(limit: int, recipe: Recipe, said: s
 
 @cache
 def uncut() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
-    """The same with large textures."""
+    """Returns the results of `steps` with large textures."""
     return steps()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", mostly_soak([4, 8], [8]))
 def test_a_vocabulary_beyond_a_texture_trains_alike(device: Device, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Fails if a tensor cut by rows or columns, or a split pass, loses or mixes up a part."""
+    """Fails if a tensor that is tiled by rows or columns, or a split pass, loses or mixes up a part."""
     wanted = uncut()
     small(device, monkeypatch, most)
     found = steps()
@@ -112,7 +112,7 @@ def test_a_vocabulary_beyond_a_texture_trains_alike(device: Device, monkeypatch:
     assert found[2] == pytest.approx(wanted[2], rel=1e-6)
     for ours, theirs in zip(found[1], wanted[1], strict=True):
         for name, value in theirs.items():
-            # The same sums, but a compiler may fuse an addition in one shader only: a difference of a bit or two.
+            # The sums are the same, but a compiler may fuse an addition in only one shader, which changes a bit or two.
             assert np.linalg.norm(ours[name] - value) <= 1e-6 * np.linalg.norm(value), name
 
 
@@ -140,7 +140,7 @@ def test_a_page_trains_the_preset_small() -> None:
 
 
 def test_a_model_of_many_positions_is_trained_on_fewer() -> None:
-    """Fails if fine-tuning uses windows of all 20,000 positions, and caches for samples that no texture holds."""
+    """Fails if fine-tuning uses windows of all 20,000 positions, and caches for samples that exceed a texture."""
     assert settings_for(None, LONG, {}).context == 2048
     assert settings_for(None, LONG, {"context": 3000}).context == 3000
     with Trainer(LONG, batch=1, context=4, device=DEVICE) as trainer:

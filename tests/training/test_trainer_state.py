@@ -1,4 +1,4 @@
-"""A trainer's state: checkpoints, samples, late results, values that are not finite, refusals, and memory."""
+"""Tests a trainer's state: checkpoints, samples, late results, values that are not finite, refusals, memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from glgpt.training.trainer import MAX_IN_FLIGHT, Trainer
 
 @pytest.mark.slow
 def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    """Fails if something that training depends on is not saved: a moment, the step's number, the seed of dropout."""
+    """Fails if a checkpoint lacks something that training needs: a moment, the step's number, the seed of dropout."""
     options = {"dropout": 0.2, "accumulate": 2, "seed": 2**32 - 1, "lr": 5e-3, "betas": (0.9, 0.99)}
     batches = [examples(2 * BATCH, i) for i in range(6)]
     with trainer(**options) as t:
@@ -50,7 +50,7 @@ def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_written_tensor_by_tensor(tmp_path: Path) -> None:
-    """Fails if saving needs the memory of more than a tensor, or another reader finds other values."""
+    """Fails if saving needs memory for more than one tensor, or another reader finds other values."""
     config = replace(TINY, n_embd=64, n_layer=4)
     held: list[weakref.ref[Any]] = []
     values = np.random.default_rng(1)
@@ -105,7 +105,7 @@ def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
     steps = [examples(2, 0, CONFIG, 5), examples(3, 1, CONFIG, 7), examples(1, 2, CONFIG, 3), examples(2, 3, CONFIG, 8)]
     with trainer(batch=None, context=None, dropout=0.1, lr=5e-3) as t:
         assert t.submit(*steps[0]) == []
-        found = t.submit(*steps[1])  # grows, and waits for the previous step
+        found = t.submit(*steps[1])  # the shape grows, which waits for the previous step
         assert [r.step for r in found] == [1] and (t.recipe.batch, t.recipe.context) == (3, 8)
         t.save(tmp_path)
         losses = [t.step(*batch) for batch in steps[2:]]
@@ -115,13 +115,13 @@ def test_a_shape_left_open_is_that_of_the_largest_step(tmp_path: Path) -> None:
         assert same(t.parameters(), whole) and t.evaluate(*steps[1]) == judged
         with pytest.raises(GlgptError, match="context of 11 tokens is beyond"):
             t.step(*examples(1, 2, CONFIG, 11))
-        assert np.isfinite(t.step(*steps[0]))  # the refusal broke nothing
+        assert np.isfinite(t.step(*steps[0]))  # the trainer still works
 
 
 @pytest.mark.soak
 @pytest.mark.slow
 def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if another probe chooses another kernel, whose sums have another order, so that the bits differ."""
+    """Fails if a resumed training uses the kernel of a new probe: its sums may have other bits."""
     with trainer(kernel="8x4", fetch="texelFetch") as t:
         t.save(tmp_path)
     with Trainer.load(tmp_path, device=DEVICE) as t:
@@ -134,7 +134,7 @@ def test_a_saved_training_keeps_its_kernel(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
-    """Fails if the file is blamed for a wrong setting or device, so that a user discards a good run."""
+    """Fails if a wrong setting or device is reported as a damaged file, so that a user discards a good run."""
     with trainer() as t:
         t.save(tmp_path)
     for options, why in (
@@ -149,7 +149,7 @@ def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
 
 
 def test_gradients_of_another_shape_are_not_made_up() -> None:
-    """Fails if zeros are returned as gradients after the evaluation of a longer context, which leaves none."""
+    """Fails if zeros are returned as gradients after an evaluation of a longer context, which discards them."""
     with trainer(batch=None, context=None, seed=np.int64(3), lr=np.float32(1e-3)) as t:
         t.step(*examples(2, 0, CONFIG, 5))
         t.evaluate(*examples(2, 0, CONFIG, 4))
@@ -164,7 +164,7 @@ def test_gradients_of_another_shape_are_not_made_up() -> None:
 
 
 def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
-    """Fails if parameters broken by a step with a finite loss overwrite the last good checkpoint."""
+    """Fails if parameters that are not finite overwrite the last good checkpoint."""
     with trainer() as t:
         t.save(tmp_path)
         good = (tmp_path / "state.safetensors").read_bytes()
@@ -176,7 +176,7 @@ def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_seed_gives_its_bits() -> None:
-    """Fails if a run cannot be repeated, or all seeds begin alike."""
+    """Fails if a seed does not repeat a run, or all seeds give the same initial parameters."""
     found = []
     for seed in (3, 3, 4):
         with trainer(seed=seed, dropout=0.1) as t:
@@ -188,7 +188,7 @@ def test_a_seed_gives_its_bits() -> None:
 
 
 def test_what_is_saved_writes_the_same_text(tmp_path: Path) -> None:
-    """Fails if the weights do not load as a model, or the trainer generates with others than it has."""
+    """Fails if the weights do not load as a model, or the trainer does not generate with its current weights."""
     x, _ = examples()
     with trainer(lr=1e-2) as t:
         for _ in range(20):
@@ -232,7 +232,7 @@ def test_results_come_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None
     [("h.1.mlp.c_fc.weight", np.nan, "h.1.mlp.c_fc.weight"), ("ln_f.weight", 3e38, "d.ln_f.bias")],
 )
 def test_a_step_that_is_not_finite_changes_nothing(name: str, value: float, first: str) -> None:
-    """Fails if NaN spreads to every parameter and moment, and the error does not name its origin."""
+    """Fails if NaN spreads to parameters and moments, or `not_finite` does not name its origin."""
     with trainer() as t:
         t.step(*examples())
         assert t.not_finite() is None
@@ -338,7 +338,7 @@ def test_steps_take_no_more_than_the_plan(device: Device) -> None:
 def test_a_constructor_that_fails_leaves_nothing(
     device: Device, goldens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if textures stay on the device after loading a checkpoint failed half way."""
+    """Fails if textures stay on the device after loading a checkpoint failed midway."""
     monkeypatch.setattr(TrainingTextures, "write", lambda *_: (_ for _ in ()).throw(GlgptError("cut short")))
     before = dict(device.live), device.texture_bytes
     with pytest.raises(GlgptError, match="cut short"):
@@ -347,7 +347,7 @@ def test_a_constructor_that_fails_leaves_nothing(
 
 
 def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) -> None:
-    """Fails if `Trainer(model)` says that the object is neither a folder nor a Hub name."""
+    """Fails if `Trainer(model)` treats the object as a path, and reports that it is neither a folder nor a Hub name."""
     folder = goldens / "training"
     options = {"device": DEVICE, "kernel": "4x4"}
     with (
@@ -365,7 +365,7 @@ def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) 
 def test_compiling_is_said_and_shorter_steps_compile_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if compiling for a new length (half a minute on software GL) is not logged, or each length compiles."""
+    """Fails if compiling for a new length (half a minute on software GL) is not logged, or every length compiles."""
     caplog.set_level(logging.INFO, "glgpt.training.trainer")
     built: list[str] = []
     build = Player._build
@@ -394,7 +394,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 
 @pytest.mark.slow
 def test_a_shape_beyond_the_device_gives_way_to_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the rows of one step and the tokens of another are refused together, though each step fits."""
+    """Fails if a step is refused because the largest batch and the largest context so far do not fit together."""
     with trainer(batch=None, context=None) as t:
         monkeypatch.setattr(t.device, "limits", replace(t.device.limits, max_texture_size=320))
         t.step(*examples(60, 0, CONFIG, 4))

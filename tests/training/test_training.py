@@ -1,4 +1,4 @@
-"""A run and its folder: contents and refusals. With a fake trainer."""
+"""Tests a run and its folder, with a fake trainer: contents and refusals."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_is_trained_further_with_its_own_tokenizer() -> None:
     for name, value in {"tokenizer": "bytes", "n_layer": 2}.items():
         with pytest.raises(GlgptError, match=f"{name} is given by the checkpoint"):
             glgpt.train("play.txt", init="shakespeare", out="new", **{name: value})
-    with pytest.raises(GlgptError, match="exclude each other"):
+    with pytest.raises(GlgptError, match="preset and init cannot be combined"):
         glgpt.train("play.txt", init="shakespeare", out="new", preset="nano")
 
 

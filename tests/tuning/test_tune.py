@@ -1,4 +1,4 @@
-"""Tests that the kernel and the fetch are chosen by the probe, once per driver, or as requested."""
+"""Tests that the kernel and the fetch are chosen by a probe, which runs once per driver, or as requested."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_tests_do_not_measure(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the results that the tests keep in the cache are not found, which would cost seconds in each process."""
+    """Fails if the prepared results in the cache are not found, so that each process measures for seconds."""
     monkeypatch.setattr(tune, "probe", no_probe)
     remember_probe()
     for storage in STORAGES:
@@ -44,7 +44,7 @@ def test_the_tests_do_not_measure(device: Device, monkeypatch: pytest.MonkeyPatc
 
 
 def considered(contiguous: int) -> list[str]:
-    """Returns the kernels that "auto" chooses from: none of two column tiles with panels."""
+    """Returns the kernels from which "auto" chooses; with panels, they have one column tile."""
     return CONTIGUOUS_NAMES if contiguous else NAMES
 
 
@@ -71,7 +71,7 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
 
 
 def test_blending_is_drawn_until_it_works_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if each start draws it again, if a failure is remembered, or if a damaged file ends the start."""
+    """Fails if each start draws the test of blending, if a failure is stored, or if a damaged file ends the start."""
     drawn: list[bool] = []
 
     def drawing(result: bool) -> Callable[..., bool]:
@@ -93,7 +93,7 @@ def test_blending_is_drawn_until_it_works_once(device: Device, cache: Path, monk
 
 
 def test_a_device_opens_without_its_caches(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a folder at the path of a cache ends the start, which can do without it."""
+    """Fails if a folder at the path of a cache file ends the start; no cache is needed."""
     measured = dict.fromkeys(ALL_NAMES, 1.0)
     monkeypatch.setattr(tune, "probe", lambda *_: (measured, True))
     monkeypatch.setattr(tune, "adds_by_blending", lambda *_: True)
@@ -105,7 +105,7 @@ def test_a_device_opens_without_its_caches(device: Device, cache: Path, monkeypa
 
 
 def test_an_estimate_of_training_needs_no_measurement_of_blending(device: Device) -> None:
-    """Fails if a GPU that blends cannot plan a training: the probe measures kernels without blending."""
+    """Fails if no time is estimated for a GPU that blends: the probe measures kernels without blending."""
     remember_probe()
     rec = Recorder()
     with rec.entry("product"):
@@ -130,7 +130,7 @@ def test_other_work_decides_nothing(
     calls: dict[Player, int] = {}
 
     def seconds(player: Player, times: int) -> float:
-        """Returns 0.5 ms and 1 ms for a play; some of each's 12 runs, counted from 1, take 50 ms longer."""
+        """Returns 0.5 ms plus 1 ms per play; a player's runs whose number is in `held_up` take 50 ms longer."""
         calls[player] = calls.get(player, 0) + 1
         return 5e-4 + 1e-3 * times + 0.05 * (calls[player] in held_up)
 
@@ -181,7 +181,7 @@ def test_panels_are_taken_where_they_pay(
     texels: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fails if panels are chosen for a gain of a few percent, or for one that another fetch would bring."""
+    """Fails if panels are chosen for a gain of 10%, or for a gain that another fetch also brings."""
     found = dict.fromkeys(NAMES + CONTIGUOUS_NAMES, 1.0)
     for name, times in (("strided", strided), ("contiguous", contiguous)):
         found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}
@@ -307,6 +307,6 @@ def test_panels_are_rows_that_eight_fragments_read_whole(
 
 
 def test_panels_leave_room_for_scales() -> None:
-    """Catches: 3,072 rows of Q4_K, whose scales take as many rows again, in a texture of 4,096."""
+    """Fails if panels are chosen for 3,072 rows of Q4_K: with the scales' rows, they exceed a texture of 4,096 rows."""
     layout = ops.panels(Recorder(), 3072, 1024, "q4_k")
     assert layout.panel == 0 and layout.texture_height <= 4096

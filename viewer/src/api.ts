@@ -1,4 +1,4 @@
-// The scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
+// Defines the scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
 
 import { CHAT_TOKENS, fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
@@ -38,7 +38,7 @@ export type { Answered, ChatOptions, Continuation, ContinuationsOptions, Generat
 const loaderOf = (source: Source, ending: AbortController) =>
   Loader.open(source, source instanceof HttpSource && source.base.href === folder().href ? exportId() : "", ending);
 
-/** `glgpt.chat`: a function, with OpenAI's interface as `completions`. */
+/** The type of `glgpt.chat`: a function with OpenAI's interface as its property `completions`. */
 export interface Chat {
   /**
    * Answers the last of `messages` with up to `tokens` tokens (default: 512). Tokens that the KV cache holds from an
@@ -49,13 +49,13 @@ export interface Chat {
   readonly completions: Completions;
 }
 
-/** Bytes of weights and shaders that are loaded. */
+/** The number of bytes of weights that are loaded and of shaders that are compiled, each with its total. */
 export type Progress = Fetched & Compiling;
 
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
 export type Used = "own" | "mine" | "file";
 
-/** The code of calls that few pages make, or a function that loads it for the first of them. */
+/** The code of calls that few pages make, or a function that loads this code. */
 export type RareCode = typeof rareCalls | { load: () => Promise<typeof rareCalls> };
 
 const disposedOf = () => new PageError("This model was disposed of; call open() again.");
@@ -71,16 +71,16 @@ export class Glgpt {
   private loadingRare: Promise<typeof rareCalls> | null = null;
   private warming!: WarmUp;
   private warmedUp: Promise<void> = Promise.resolve();
-  private played: Session | null = null; // the session whose model is in use
+  private played: Session | null = null; // the session whose model is in use; null: another model is in use
   private readonly loading = signal<Progress>({ done: 0, total: 0, cached: 0, compiled: 0, shaders: 0 });
   private readonly found = signal<{ document: Recorded; manifest: Manifest } | null>(null);
   private last: number[] = [];
-  private readonly queue = new Queue(); // one call at a time, since all share one set of caches
+  private readonly queue = new Queue(); // runs one call at a time, because all calls share one set of caches
   private disposed = false;
-  private readonly ending = new AbortController(); // ends the request for the manifest, then closes the loader
+  private readonly ending = new AbortController(); // its signal aborts the manifest's request, or closes the loader
   private unfollow: () => void = () => {};
 
-  /** @internal `open` of the embed module makes one. */
+  /** @internal Called by the page, and by `open` of the embed module. */
   constructor(
     private readonly code: RareCode,
     source: Source | Opened = EmbeddedSource.here() ?? new HttpSource(folder()),
@@ -91,7 +91,7 @@ export class Glgpt {
     this.ready.catch(() => {}); // callers that await it receive the error
   }
 
-  /** @internal The bytes and shaders loaded so far. They change until the model can be used. */
+  /** @internal The progress of loading, which changes until the model can be used. */
   get progress(): ReadonlySignal<Progress> {
     return this.loading;
   }
@@ -104,12 +104,18 @@ export class Glgpt {
     return this.found;
   }
 
-  /** @internal The model of all calls: the page's, or one selected with `use`. Reading it subscribes to changes. */
+  /**
+   * @internal The model of all calls: the page's, or one selected with `use`. Effects that read this property run again
+   * when another model is selected.
+   */
   get model(): Model {
     return this.current.value?.model as Model; // undefined until `ready`
   }
 
-  /** @internal Runs `train` and holds the sessions that the page shows. Only a page has it before the first call. */
+  /**
+   * @internal Runs `train` and holds the sessions that the page shows. In an embedded object, this property exists only
+   * after the first call that concerns training.
+   */
   get training(): Training {
     return must(this.trains.value, "training").training;
   }
@@ -119,7 +125,7 @@ export class Glgpt {
     return (this.trains.value = new Calls(host));
   }
 
-  /** Returns the calls on training. A module loads their code first. */
+  /** Returns the object that implements the calls for training. In the embed module, loads its code first. */
   private async trainingCalls(): Promise<TrainingCalls> {
     await this.usable();
     const code = await this.rare();
@@ -127,7 +133,7 @@ export class Glgpt {
     return this.trains.value ?? this.begin(code);
   }
 
-  /** Returns the code of calls that few pages make. A module loads it first. */
+  /** Returns the code of calls that few pages make. In the embed module, loads this code first. */
   private rare(): Promise<typeof rareCalls> {
     if (!("load" in this.code)) return Promise.resolve(this.code);
     return (this.loadingRare ??= this.code.load().catch((error: unknown) => {
@@ -136,7 +142,7 @@ export class Glgpt {
     }));
   }
 
-  /** Which model `model` is. */
+  /** Returns whether `model` is the page's, the one in training or one from files. */
   get used(): Used {
     return this.current.value?.used ?? "own";
   }
@@ -149,7 +155,7 @@ export class Glgpt {
 
   /**
    * Stops loading and running calls, and releases the model's textures, its training and its WebGL context. All later
-   * calls reject. Resolves when everything is released. A training is saved first, as by `pause`.
+   * calls reject. Resolves when everything is released. Saves the current training first, as `pause` does.
    */
   async dispose(): Promise<void> {
     if (this.disposed) return;
@@ -174,12 +180,12 @@ export class Glgpt {
   private async open(source: Source | Opened, options: ModelOptions): Promise<void> {
     const opened = "loader" in source ? source : null;
     const loading = "loader" in source ? Promise.resolve(source.loader) : loaderOf(source, this.ending);
-    loading.catch(() => {}); // awaited below, after what a browser without WebGL2 throws
+    loading.catch(() => {}); // awaited below, unless the browser has no WebGL2
     const device = (this.device.value = new Device(HOST));
     try {
       this.own = await this.load(device, await loading, options, opened);
     } catch (error) {
-      this.ending.abort(error); // ends what is still under way
+      this.ending.abort(error); // ends unfinished work
       device.release();
       throw error;
     }
@@ -195,14 +201,15 @@ export class Glgpt {
     });
   }
 
-  /** Loads the page's model, or an opened one. Shows the recorded generation until then. */
+  /** Loads the page's model, or `opened`. Shows the recorded generation while the model loads. */
   private async load(device: Device, loader: Loader, options: ModelOptions, opened: Opened | null): Promise<Model> {
     const { signal } = this.ending;
     signal.throwIfAborted();
     signal.addEventListener("abort", () => loader.close(signal.reason), { once: true });
     const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });
     const unfollow = effect(follow);
-    // Weights would delay it. Large ones are fetched later in any case.
+    // The recorded generation is requested first, because requests for weights would delay it. Large weights are
+    // fetched later in any case.
     const shown = this.show(loader);
     const model = Model.load(device, loader, options, opened, shown).finally(unfollow);
     try {
@@ -214,7 +221,7 @@ export class Glgpt {
     }
   }
 
-  /** Shows the recorded generation, if the page has one that can be fetched. Rejects if it is damaged. */
+  /** Shows the recorded generation if it can be fetched. Rejects if it is damaged. */
   private async show(loader: Loader): Promise<void> {
     const { manifest } = loader;
     const { recorded } = manifest;
@@ -223,16 +230,16 @@ export class Glgpt {
   }
 
   /**
-   * Compiles the remaining shaders and measures, once per driver, which kernel is fastest on this device. A
-   * page does both when it is idle; this does them now. Until then a page uses the default for this kind of GPU. The
-   * measured kernel is applied on the next visit.
+   * Compiles the remaining shaders and measures, once per driver, which kernel (variant of the matrix product) is
+   * fastest on this device. A page does both when it is idle; this call does both now. Until the kernels are measured,
+   * a page uses the default for this kind of GPU. The next visit uses the fastest kernel.
    */
   async warmUp(): Promise<void> {
     await this.usable();
     await this.warming.now();
   }
 
-  /** Runs `work` after all earlier calls, and restarts it if the context is lost while it runs. */
+  /** Runs `work` after all earlier calls, and restarts `work` if the WebGL context is lost while it runs. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.usable();
     return this.queue.run(() =>
@@ -258,7 +265,7 @@ export class Glgpt {
 
   /**
    * Selects the model for all calls: `mine` is the model in training, whose textures are shared and not copied; `file`
-   * is a model from files written by `glgpt train` or `save`; `own` is the page's. Releases the previous model's
+   * is a model from files written by `glgpt train` or `save`; `own` is the page's model. Releases the previous model's
    * textures, except the weights of the page's model.
    */
   async use(which: Used, files: readonly File[] = []): Promise<void> {
@@ -321,7 +328,7 @@ export class Glgpt {
     return this.write(() => Promise.resolve(options), options.signal, options.seed);
   }
 
-  /** @internal Generates a text. `prepare` returns its options once no other call can replace the model. */
+  /** @internal Generates a text. Calls `prepare` for the options, once no other call can replace the model. */
   async write(prepare: () => Promise<GenerateOptions>, signal?: AbortSignal, seed = 0): Promise<Generated> {
     await this.usable();
     const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
@@ -331,7 +338,8 @@ export class Glgpt {
       return this.disposed ? nothing : writeText(this.writer(), await prepare());
     });
     if (!signal) return done;
-    // A call that waits for a lost context may block the queue. Aborting also ends calls queued after it.
+    // A call that waits until a lost WebGL context is restored may block the queue. Aborting the signal therefore also
+    // ends a call that is still queued.
     const given = new Promise<Generated>((resolve) => {
       if (signal.aborted && !begun) resolve(nothing);
       signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true });
@@ -377,12 +385,15 @@ export class Glgpt {
     return LanguageModelSession.create(this, options);
   }
 
-  /** Sets `globalThis.LanguageModel` to this model where the browser has none. Returns true if it did. */
+  /** Sets `globalThis.LanguageModel` to this model, unless the browser has its own. Returns true if it was set. */
   polyfillLanguageModel(): boolean {
     return polyfill(this);
   }
 
-  /** Returns the ids of messages, up to where the answer begins, and how many of the oldest they leave out. */
+  /**
+   * Returns the ids of messages up to where the answer begins, and the number of oldest messages left out: at least
+   * `dropped`, and enough to leave space for an answer of `tokens` tokens.
+   */
   async chatPrompt(messages: readonly ChatMessage[], tokens = CHAT_TOKENS, dropped = 0): Promise<Fitted> {
     await this.usable();
     const { chatTemplate, manifest } = this.model;
@@ -392,8 +403,9 @@ export class Glgpt {
 
   /**
    * Generates `model.batch.texts` continuations of one prompt in a batch, with the seeds `seed`, `seed` + 1, …. Each
-   * text equals that of `generate` with its seed. A batch is faster than separate calls, since each weight is read once
-   * for all texts. A text ends when the context or the rows that the texts share are full.
+   * text equals the text that `generate` returns for its seed. A batch is faster than separate calls, because each
+   * weight is read once for all texts. A text also ends when the context is full, or when the rows of the KV cache that
+   * the texts share are full.
    */
   async continuations(options: ContinuationsOptions = {}): Promise<Continuation[]> {
     checkOptions("continuations", options, CONTINUATIONS);
@@ -408,7 +420,10 @@ export class Glgpt {
     });
   }
 
-  /** Returns the logits of every position, `[T * vocab]`. Rejects if one is not finite; `activation` shows where. */
+  /**
+   * Returns the logits of every position, `[T * vocab]`. Rejects if a logit is not finite; `activation` then helps to
+   * find the first activation that is not finite.
+   */
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
       this.model.check(ids);
@@ -427,7 +442,7 @@ export class Glgpt {
     });
   }
 
-  /** Plays the desktop's reference run and compares the results. */
+  /** Runs the reference prompt and compares the results with those of the desktop. */
   async parity(): Promise<Parity> {
     const { parity } = await this.rare();
     return this.queued(() => {
@@ -441,18 +456,19 @@ export class Glgpt {
   }
 
   /**
-   * Applies interventions and removes all earlier ones. A part such as `h.3.attn.5` (a head), `h.3.attn`, `h.3.mlp` or
-   * `h.3` is ablated. `h.3.mlp*0.5` scales a part. `h.2~love~hate~4` steers a block from the second text towards the
-   * first. `h.3.mlp@7@text` patches token 7 with the part's output at that token in another text. `h.3.attn.5:previous`
-   * makes a head attend to the previous token (or `uniform`, `first`).
+   * Applies interventions and removes all earlier ones. The name of a part alone, such as `h.3.attn.5` (a head),
+   * `h.3.attn`, `h.3.mlp` or `h.3`, ablates the part. `h.3.mlp*0.5` scales a part. `h.2~love~hate~4` steers a block
+   * from the second text towards the first, with factor 4. `h.3.mlp@7@text` patches token 7 with the part's output at
+   * that token in another text. `h.3.attn.5:previous` makes a head attend to the previous token; `:uniform` and
+   * `:first` are the other patterns.
    */
   intervene(parts: readonly string[]): Promise<void> {
     return this.queued(() => this.model.interventions.apply(parts));
   }
 
   /**
-   * Returns ln of the probability of each token from `from` on, with the current interventions. Stops when `going`
-   * returns false.
+   * Returns ln of the probability of each token from position `from` on, with the current interventions. Stops when
+   * `going` returns false.
    */
   logProbabilities(ids: readonly number[], from = 1, going?: () => boolean): Promise<Float32Array> {
     return this.queued(() => logProbabilities(this.model, ids, from, going));
@@ -473,14 +489,15 @@ export class Glgpt {
     return (await this.trainingCalls()).fetchText(address, options);
   }
 
-  /** The federation that this page has joined last; null: none. */
+  /** The federation that this page joined last; null: none. */
   get federation(): Federation | null {
     return this.trains.value?.federation ?? null;
   }
 
   /**
-   * Joins a federation by an invitation link and trains with it. Resolves when its rounds are done or the page left it.
-   * `text` is the user's own text, which does not leave this page; without it, the session's text is used.
+   * Joins a federation by an invitation link and trains with it. Resolves when the federation's rounds are done or the
+   * page has left it. `text` is the user's own text, which does not leave this page; without it, the session's text is
+   * used.
    */
   async federate(options: FederateOptions): Promise<void> {
     await (await this.trainingCalls()).federate(options);
@@ -492,14 +509,14 @@ export class Glgpt {
   }
 
   /**
-   * Resumes the training, or the one saved by an earlier visit, optionally with a new learning rate `lr`.
-   * A failed training first returns to its last checkpoint.
+   * Resumes the current training, or the training that an earlier visit saved, optionally with a new learning rate
+   * `lr`. A failed training first returns to its last checkpoint.
    */
   async resume({ lr }: { lr?: number } = {}): Promise<void> {
     await (await this.trainingCalls()).resume(lr);
   }
 
-  /** Returns the score of the model in training, as computed by `glgpt eval --suite`. Works while it trains. */
+  /** Scores the model in training, as `glgpt eval --suite` does. The training may continue. */
   async score(progress: ScoreProgress = () => {}): Promise<Score> {
     return (await this.trainingCalls()).score(progress);
   }

@@ -1,4 +1,4 @@
-// Checks the requests of `glgpt.chat.completions.create`, and turns their fields into what the model takes.
+// Checks the requests of `glgpt.chat.completions.create`, and converts their fields to the model's options.
 
 import type { Constraint } from "./runtime/constraints/constraint";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
@@ -14,9 +14,9 @@ export interface ChatCompletionMessage {
   role: ChatMessage["role"];
   /** May be null in an answer that calls functions. */
   content: string | readonly { type: "text"; text: string }[] | null;
-  /** Calls of an answer (`ToolCall`). */
+  /** Calls of an earlier answer (`ToolCall`). */
   tool_calls?: readonly object[];
-  /** The call whose result a message of the role `tool` has. */
+  /** Id of the call that a message of the role `tool` answers. */
   tool_call_id?: string;
   name?: string;
 }
@@ -34,26 +34,26 @@ export interface ChatCompletionRequest {
   seed?: number | null;
   /** Texts before which the answer ends. */
   stop?: string | readonly string[] | null;
-  /** Values to add to the logits of these ids. */
+  /** Values to add to logits, by token id. */
   logit_bias?: Record<number, number> | null;
-  /** Send the log probability of each token. */
+  /** True: return the log probability of each token. */
   logprobs?: boolean | null;
-  /** The number of the most likely tokens to send with each token. Needs `logprobs`. */
+  /** The number of most likely tokens to return with each token. Needs `logprobs`. */
   top_logprobs?: number | null;
-  /** Only 1. */
+  /** Must be 1: a page writes one answer per request. */
   n?: number | null;
-  /** Constrains the answer to any JSON object, or to JSON that a schema validates. */
+  /** Constrains the answer to a JSON object, or to JSON that matches a schema. */
   response_format?:
     | { type: "text" | "json_object" }
     | { type: "json_schema"; json_schema: { name?: string; schema: object | boolean; strict?: boolean | null } }
     | null;
   /** A JSON schema, as in vLLM. */
   guided_json?: object | string | null;
-  /** A regular expression that the whole answer matches, as in vLLM. */
+  /** A regular expression that the whole answer must match, as in vLLM. */
   guided_regex?: string | null;
-  /** Texts, of which one is the answer, as in vLLM. */
+  /** Texts; the answer is one of them, as in vLLM. */
   guided_choice?: readonly string[] | null;
-  /** Functions that the answer may call. The chat template describes them, or else a system message. */
+  /** Functions that the answer may call. The chat template or, if it cannot, a system message describes them. */
   tools?: readonly Tool[] | null;
   /** `auto` by default; `required`, or a function, constrains the answer to a call. */
   tool_choice?: ToolChoice | null;
@@ -65,7 +65,7 @@ export interface ChatCompletionRequest {
   user?: string | null;
 }
 
-/** An error with the fields of OpenAI's: `param` is the field at fault, `code` a name for programs. */
+/** An error with the fields of OpenAI's errors. `param` is the field at fault; `code` is a name for programs. */
 export class CompletionError extends PageError {
   override readonly name = "CompletionError";
   readonly status = 400;
@@ -79,7 +79,7 @@ export class CompletionError extends PageError {
     super(message);
   }
 
-  /** The object that OpenAI's API would answer. */
+  /** The error as the object that OpenAI's API returns. */
   get error(): { message: string; type: string; param: string | null; code: string | null } {
     const { message, type, param, code } = this;
     return { message, type, param, code };
@@ -125,7 +125,7 @@ export function check(request: ChatCompletionRequest): void {
   if (typeof request !== "object" || (request as unknown) === null)
     throw new CompletionError("create takes an object with messages.");
   const unknown = Object.entries(request).find(([name, value]) => !Object.hasOwn(FIELDS, name) && value !== undefined);
-  if (unknown) throw new CompletionError(`${unknown[0]} is not a field that this model knows.`, unknown[0]);
+  if (unknown) throw new CompletionError(`${unknown[0]} is not a supported field.`, unknown[0]);
   const { n, response_format: format, stop, top_logprobs: top, logprobs } = request;
   if ((n ?? 1) !== 1) throw new CompletionError(`n is ${n}; a page writes 1 answer at a time.`, "n");
   if (format && !["text", "json_object", "json_schema"].includes(format.type)) {
@@ -139,7 +139,7 @@ export function check(request: ChatCompletionRequest): void {
   }
   const stops = typeof stop === "string" ? [stop] : (stop ?? []);
   if (!(Array.isArray(stops) && stops.length <= MAX_STOPS && stops.every((s) => typeof s === "string" && s))) {
-    throw new CompletionError(`stop must be a text or a list of up to ${MAX_STOPS} texts.`, "stop");
+    throw new CompletionError(`stop must be a string or a list of up to ${MAX_STOPS} strings.`, "stop");
   }
   if (top != null && !(Number.isInteger(top) && top >= 0 && top <= MAX_TOP)) {
     throw new CompletionError(`top_logprobs is ${top}; it must be from 0 to ${MAX_TOP}.`, "top_logprobs");
@@ -153,7 +153,7 @@ export interface Constrained {
   constraint: Constraint;
 }
 
-/** Returns the constraint of a request, of which a forced call is one. Throws CompletionError for several. */
+/** Returns the constraint of a request or of its forced call. Throws CompletionError if there are several. */
 export function constraintOf(request: ChatCompletionRequest, tools: Tools | null, key: string): Constrained | null {
   const own = givenConstraint(request);
   if (!tools?.forced) return own;
@@ -180,7 +180,7 @@ function givenConstraint(request: ChatCompletionRequest): Constrained | null {
   return first;
 }
 
-/** Returns how tokens are chosen, as the model recommends where the request is silent. Throws CompletionError. */
+/** Returns a request's sampling options; a missing one is that which the model recommends. Throws CompletionError. */
 export function sampling(
   { temperature, top_p, seed, logit_bias }: ChatCompletionRequest,
   recommended: SamplingDefaults,
@@ -196,14 +196,17 @@ export function sampling(
   return {
     ...recommended,
     ...checked("temperature", { temperature: temperature ?? recommended.temperature }),
-    // 0 is greedy in some clients, and no share of tokens here
+    // some clients send a top_p of 0 for greedy decoding; here, 0 keeps all tokens, as 1 does
     ...checked("top_p", { topP: top_p == null ? recommended.topP : top_p || null }),
     ...checked("logit_bias", { logitBias: logit_bias ?? null }),
     ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),
   };
 }
 
-/** Returns messages whose content is a text, with arguments of calls as values. Throws CompletionError for others. */
+/**
+ * Returns copies of the messages, with each content as one text, and with the arguments of calls as values instead of
+ * JSON text. Throws CompletionError for invalid messages.
+ */
 export function plainMessages(messages: ChatCompletionRequest["messages"]): ChatMessage[] {
   const texts = Array.isArray(messages)
     ? (messages as readonly ChatCompletionMessage[]).map((message, i) => {
@@ -228,7 +231,10 @@ export function plainMessages(messages: ChatCompletionRequest["messages"]): Chat
   }
 }
 
-/** Returns calls whose arguments are values, which templates render. Throws CompletionError for other arguments. */
+/**
+ * Returns copies of calls with their arguments as values instead of JSON text, as templates expect. Throws
+ * CompletionError if the arguments of a call are not a JSON object.
+ */
 function withValues(calls: readonly object[], i: number): object[] {
   return calls.map((call) => {
     const { function: own } = Object(call) as Partial<ToolCall>;

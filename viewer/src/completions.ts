@@ -1,4 +1,4 @@
-// `glgpt.chat.completions.create`: chat completions with the shape of OpenAI's API, as users of web-llm know it.
+// Implements `glgpt.chat.completions.create`: chat completions with the interface of OpenAI's API, as in web-llm.
 
 import type { ChatOptions, Glgpt } from "./api";
 import {
@@ -24,7 +24,7 @@ const LEAST_LOGPROB = -9999; // stands for ln 0, which JSON lacks
 
 export interface CompletionRequestOptions {
   signal?: AbortSignal;
-  /** Guess tokens and check several at once, as `speculate` of `glgpt.generate`. */
+  /** Guess tokens and check several at once, like the option `speculate` of `glgpt.generate`. */
   speculate?: boolean;
 }
 
@@ -55,7 +55,7 @@ interface Shared<Kind extends string> {
 
 export type FinishReason = "stop" | "length" | "tool_calls";
 
-/** A part of a call: the first has the id and the name, later ones continue the arguments. */
+/** A part of a call. The first part has the id and the name; later parts continue the arguments. */
 export interface ToolCallDelta {
   index: number;
   id?: string;
@@ -66,7 +66,7 @@ export interface ToolCallDelta {
 export interface ChatCompletion extends Shared<"chat.completion"> {
   choices: {
     index: number;
-    /** Without text, the content of a message with calls is null. */
+    /** If a message has calls and no text, its content is null. */
     message: { role: "assistant"; content: string | null; refusal: null; tool_calls?: ToolCall[] };
     logprobs: ChatLogprobs | null;
     finish_reason: FinishReason;
@@ -81,18 +81,18 @@ export interface ChatCompletionChunk extends Shared<"chat.completion.chunk"> {
     logprobs: ChatLogprobs | null;
     finish_reason: FinishReason | null;
   }[];
-  /** In the last chunk, if `stream_options` asks for it. */
+  /** Only in the last chunk, if `stream_options` requests it. */
   usage?: CompletionUsage;
 }
 
-/** Finds stop texts in a text that arrives in pieces. Holds back what could be the start of one. */
+/** Finds stop texts in a text that arrives in pieces. Holds back the end of the text if a stop text may begin there. */
 class StopTexts {
   found = false;
   private held = "";
 
   constructor(private readonly stops: readonly string[]) {}
 
-  /** Returns the text that may be shown after this piece. */
+  /** Adds a piece, and returns the text that may be shown now. */
   push(piece: string): string {
     if (this.found) return "";
     const text = this.held + piece;
@@ -103,13 +103,13 @@ class StopTexts {
     return text.slice(0, end);
   }
 
-  /** Returns what was held back at the end of the text. */
+  /** Returns the text that is held back. Call this at the end of the text. */
   flush(): string {
     return this.held;
   }
 }
 
-/** Returns the length of the longest end of `text` that begins `stop`. */
+/** Returns the length of the longest ending of `text` with which `stop` begins. */
 function begun(text: string, stop: string): number {
   for (let n = Math.min(text.length, stop.length - 1); n > 0; n--) if (text.endsWith(stop.slice(0, n))) return n;
   return 0;
@@ -126,11 +126,11 @@ interface Ended {
   tokens: number;
 }
 
-/** The parts of a request that depend on the model, which another may replace before it answers. */
+/** The parts of a request that depend on `model`. If another model is in use later, the request is encoded again. */
 interface Encoded {
   model: Model;
   ids: number[];
-  /** The field of its constraint; null: none. */
+  /** The field of the request that holds the constraint; null: none. */
   field: string | null;
   options: Pick<
     ChatOptions,
@@ -141,13 +141,13 @@ interface Encoded {
 /** A request that was checked. */
 interface Prepared {
   encoded: Encoded;
-  /** Encodes it for the model in use. */
+  /** Encodes the request for the model in use. */
   encode: () => Promise<Encoded>;
   tools: Tools | null;
   stops: readonly string[];
-  /** Separates calls of functions from the text; null: the answer cannot call one. */
+  /** Separates calls of functions from the text; null: the answer cannot call functions. */
   calls: CallParser | null;
-  /** The number of the most likely tokens to send; null without log probabilities. */
+  /** The number of most likely tokens to return; null: no log probabilities are returned. */
   top: number | null;
 }
 
@@ -156,8 +156,9 @@ export class Completions {
   constructor(private readonly glgpt: Glgpt) {}
 
   /**
-   * Answers `messages`; with `stream`, resolves to an async iterable of chunks, and leaving it early stops the answer.
-   * Rejects with CompletionError for a request that cannot be answered, and with the signal's reason once it aborts.
+   * Answers `messages`. With `stream`, resolves to an async iterable of chunks; leaving the iteration early stops the
+   * answer. Rejects with CompletionError for a request that cannot be answered. Rejects with the signal's reason once
+   * the signal aborts.
    */
   create(
     request: ChatCompletionRequest & { stream: true },
@@ -200,7 +201,7 @@ export class Completions {
     signal?: AbortSignal,
   ): AsyncGenerator<ChatCompletionChunk> {
     const asked = this.shared("chat.completion.chunk", prepared);
-    const left = new AbortController(); // the reader wants no more
+    const left = new AbortController(); // aborts when the caller leaves the iteration
     const arrived: Piece[] = [];
     let wake = () => {};
     const next = () => new Promise<void>((resolve) => (wake = resolve));
@@ -214,9 +215,9 @@ export class Completions {
       state.running = false;
       wake();
     });
-    done.catch(() => {}); // awaited below, unless the reader leaves
+    done.catch(() => {}); // awaited below, unless the caller leaves the iteration
     try {
-      if (state.running && !arrived.length) await next(); // the model that answers is known then
+      if (state.running && !arrived.length) await next(); // only then is it certain which model answers
       const about = { ...asked, model: prepared.encoded.model.manifest.model };
       const chunk = (
         delta: ChatCompletionChunk["choices"][number]["delta"],
@@ -237,13 +238,13 @@ export class Completions {
     }
   }
 
-  /** Generates an answer and passes its pieces on. */
+  /** Generates an answer and calls `push` with each piece of it. */
   private async answer(prepared: Prepared, push: (piece: Piece) => void, signal?: AbortSignal): Promise<Ended> {
     const { top, calls } = prepared;
     const stops = new StopTexts(prepared.stops);
     const stopped = new AbortController();
-    let waiting: ChatLogprobs["content"] = []; // of tokens whose text is not complete yet
-    let text = ""; // of all tokens
+    let waiting: ChatLogprobs["content"] = []; // of tokens that are not sent yet
+    let text = ""; // the text of all tokens
     const send = (piece: string, last = false) => {
       const parts: (string | CallPart)[] = calls ? calls.push(piece) : piece ? [piece] : [];
       if (last) parts.push(...(calls?.flush() ?? []));
@@ -384,7 +385,7 @@ function message(parts: readonly (string | CallPart)[]): ChatCompletion["choices
   return calls.length ? { ...about, tool_calls: calls } : about;
 }
 
-/** Returns a part of an answer as a chunk has it. */
+/** Returns the `delta` of a chunk with this part of an answer. */
 function delta(part: string | CallPart): ChatCompletionChunk["choices"][number]["delta"] {
   if (typeof part === "string") return { content: part };
   const { index, name, arguments: own } = part;

@@ -1,4 +1,4 @@
-// Gives the other folders what only a document has: embedded files, a canvas, its address.
+// Gives other modules access to the document: its embedded files, a canvas, its address.
 
 import { fromBase64 } from "./runtime/engine/base64";
 import { readAll, type OnBytes, type Source } from "./runtime/engine/source";
@@ -17,7 +17,7 @@ export function folder(): URL {
   return new URL(".", document.baseURI);
 }
 
-/** Returns the addresses that the document's security policy allows connections to; null: it has no policy. */
+/** Returns the addresses to which the document's security policy allows connections; null: the policy is missing. */
 export function connections(): string[] | null {
   const policy = document.querySelector<HTMLMetaElement>('meta[http-equiv="Content-Security-Policy"]')?.content;
   const found = policy && /connect-src ([^;]*)/.exec(policy)?.[1];
@@ -41,8 +41,8 @@ export class EmbeddedSource implements Source {
   }
 }
 
-/** The list of shapes of a page without weights; null: the page has a model. */
+/** Returns the name of the file that lists the shapes of a page without weights; null: the page has a model. */
 export const playerFile = () => document.querySelector<HTMLMetaElement>('meta[name="glgpt-player"]')?.content ?? null;
 
-/** The export that the page's index.html belongs to; "" where it does not say. */
+/** Returns the id of the export that the page's index.html belongs to; "": index.html has no id. */
 export const exportId = () => document.querySelector<HTMLMetaElement>('meta[name="glgpt-export"]')?.content ?? "";

@@ -1,4 +1,4 @@
-// The scriptable object without a page, which `glgpt export --embed` writes as `glgpt.js`.
+// Exports the scriptable object without a page. `glgpt export --embed` writes this module as `glgpt.js`.
 
 import { effect, untracked } from "@preact/signals-core";
 import { Glgpt, type Progress } from "./api";
@@ -56,7 +56,7 @@ const OPEN: Names<OpenOptions> = {
   storage: true,
 };
 
-/** Fetches the model. Resolves to the object when it can be used; rejects with a message for the user. */
+/** Fetches the model. Resolves to the scriptable object when it can be used. Rejects with a message for the user. */
 export async function open(asked: OpenOptions = {}): Promise<Glgpt> {
   checkOptions("open", asked, OPEN);
   const { folder, onProgress, ...options } = asked;

@@ -1,5 +1,5 @@
-// A model with the interface of the browser's Prompt API (https://github.com/webmachinelearning/prompt-api), for pages
-// that use that API where the browser has no model.
+// Gives a model the interface of the browser's Prompt API (https://github.com/webmachinelearning/prompt-api), for pages
+// that use this API in browsers without a model.
 
 import type { Glgpt } from "./api";
 import { systems } from "./runtime/chat/context";
@@ -9,7 +9,7 @@ import { PageError } from "./runtime/gl/errors";
 import { Queue } from "./runtime/gl/wait";
 import { samplingDefaults } from "./runtime/engine/sampling-defaults";
 
-/** A message, or several; a text is a message of the user. */
+/** A message of the user as text, or a list of messages. */
 export type PromptInput =
   string | readonly { role: string; content: string | readonly PromptPart[]; prefix?: boolean }[];
 
@@ -22,22 +22,25 @@ export interface LanguageModelOptions {
   initialPrompts?: PromptInput;
   temperature?: number;
   topK?: number;
-  /** Guess tokens and check several at once, as `speculate` of `glgpt.generate`. */
+  /** Guess tokens and check several at once, like the option `speculate` of `glgpt.generate`. */
   speculate?: boolean;
   signal?: AbortSignal;
 }
 
 export interface PromptOptions {
   signal?: AbortSignal;
-  /** A JSON schema, or a regular expression, that the whole answer matches. Others reject with NotSupportedError. */
+  /**
+   * A JSON schema or regular expression that the whole answer must match. If it cannot be used, the call rejects with
+   * NotSupportedError.
+   */
   responseConstraint?: object | RegExp;
-  /** Has no effect: the model never reads the constraint. */
+  /** Has no effect: the constraint is never part of the model's input. */
   omitResponseConstraintInput?: boolean;
 }
 
 const refuse = (name: string, message: string) => new DOMException(message, name);
 
-/** Returns the messages of an input. Throws NotSupportedError for other content than text. */
+/** Returns the messages of an input. Throws NotSupportedError for content other than text. */
 function messagesOf(input: PromptInput): ChatMessage[] {
   if (typeof input === "string") return [{ role: "user", content: input }];
   if (!input.length) return [];
@@ -58,14 +61,14 @@ function constraintOf({ responseConstraint: given }: PromptOptions): Constraint 
   return given instanceof RegExp ? { regex: given } : { json_schema: given };
 }
 
-/** A session: its messages, and the answers of the model to them. */
+/** A session: sends messages to the model and keeps them with the model's answers. */
 export class LanguageModelSession extends EventTarget {
   readonly temperature: number;
   readonly topK: number;
   private used = 0;
-  private dropped = 0; // messages that no longer fit the context, the oldest after the system message
+  private dropped = 0; // number of oldest messages, after the system message, that no longer fit the context
   private messages: ChatMessage[];
-  private readonly queue = new Queue(); // prompts are answered in turn
+  private readonly queue = new Queue(); // prompts are answered one at a time
   private readonly ended = new AbortController();
 
   private constructor(
@@ -82,7 +85,7 @@ export class LanguageModelSession extends EventTarget {
     options.signal?.addEventListener("abort", () => this.destroy(), { once: true });
   }
 
-  /** Starts a session of a model that has a chat template. Rejects with NotSupportedError for another. */
+  /** Starts a session. Rejects with NotSupportedError for a model without a chat template. */
   static async create(glgpt: Glgpt, options: LanguageModelOptions = {}): Promise<LanguageModelSession> {
     options.signal?.throwIfAborted();
     await glgpt.ready;
@@ -94,7 +97,7 @@ export class LanguageModelSession extends EventTarget {
     return session;
   }
 
-  /** The number of tokens that the session's messages take, of `contextWindow`. */
+  /** The number of tokens of the session's messages. The maximum is `contextWindow`. */
   get contextUsage(): number {
     return this.used;
   }
@@ -103,12 +106,12 @@ export class LanguageModelSession extends EventTarget {
     return this.glgpt.model.manifest.config.n_positions;
   }
 
-  /** Answers an input; resolves to the whole answer. */
+  /** Answers an input. Resolves to the whole answer. */
   async prompt(input: PromptInput, options: PromptOptions = {}): Promise<string> {
     return this.queued(() => this.answer(input, options, () => {}));
   }
 
-  /** Answers an input; the stream's chunks are pieces of the answer. */
+  /** Answers an input. The stream's chunks are pieces of the answer. */
   promptStreaming(input: PromptInput, options: PromptOptions = {}): ReadableStream<string> {
     const stopped = new AbortController();
     const signal = options.signal ? AbortSignal.any([options.signal, stopped.signal]) : stopped.signal;
@@ -143,7 +146,7 @@ export class LanguageModelSession extends EventTarget {
     return copy;
   }
 
-  /** The option `speculate`, if it was given. */
+  /** Returns the option `speculate` as an object, which is empty if the option was not given. */
   private get guessing(): { speculate?: boolean } {
     const { speculate } = this.options;
     return speculate === undefined ? {} : { speculate };
@@ -155,7 +158,7 @@ export class LanguageModelSession extends EventTarget {
     return (await this.tokens([...this.messages, ...messagesOf(input)])) - this.used;
   }
 
-  /** Ends the session; its calls, the running ones included, reject with AbortError. */
+  /** Ends the session. Running and later calls reject with AbortError. */
   destroy(): void {
     this.ended.abort(refuse("AbortError", "The session was destroyed."));
     this.messages = [];
@@ -206,7 +209,7 @@ export class LanguageModelSession extends EventTarget {
     this.used = await this.tokens(this.messages);
   }
 
-  /** Returns the number of tokens of these messages, without those that no longer fit. */
+  /** Returns the number of tokens of these messages, without the `dropped` ones. */
   private async tokens(messages: readonly ChatMessage[]): Promise<number> {
     const start = systems(messages);
     const read = [...messages.slice(0, start), ...messages.slice(start + this.dropped)];
@@ -215,7 +218,7 @@ export class LanguageModelSession extends EventTarget {
   }
 }
 
-/** Sets `globalThis.LanguageModel` to a model where the browser has none. Returns true if it did. */
+/** Sets `globalThis.LanguageModel` to a model's interface, unless the browser has one. Returns true if it was set. */
 export function polyfill(glgpt: Glgpt): boolean {
   if ("LanguageModel" in globalThis) return false;
   const availability = async () => {

@@ -1,5 +1,5 @@
 import "./app/ui/base.css";
-import "./app/ui/shared.module.css"; // before the styles of the components, which override it
+import "./app/ui/shared.module.css"; // before the styles of the components, which override these styles
 import { render } from "preact";
 import { Glgpt } from "./api";
 import { EmbeddedSource, exportId, playerFile } from "./document";
@@ -22,30 +22,30 @@ else if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(
 else {
   const glgpt = launch(new Glgpt(rareCalls));
   void glgpt.ready.catch(reloadOnce);
-  // A page that is a folder and is served securely works offline on a later visit.
+  // A page that is served securely, and that is a folder and not a single file, works offline on a later visit.
   if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
     void glgpt.ready.then(() => keepVersion(glgpt)).catch(() => {});
   }
 }
 
-/** Shows a model, and makes it the global `glgpt` with functions of the views. */
+/** Shows a model, and makes it the global `glgpt` with additional functions. */
 function launch(glgpt: Glgpt): Glgpt {
   Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing: drawing.ready, lens, probabilities }) });
   start(glgpt);
   return glgpt;
 }
 
-/** Reloads the page if a new export replaced this one while it loaded; at most once a minute. */
+/** Reloads the page if a new export replaced this one while the page loaded, at most once a minute. */
 function reloadOnce(error: unknown): void {
   if (!(error instanceof Replaced)) return;
   if (Date.now() - Number(tabStorage.read(RELOADED) ?? 0) < 60_000) return;
-  if (tabStorage.write(RELOADED, Date.now())) location.reload(); // without storage it might reload forever
+  if (tabStorage.write(RELOADED, Date.now())) location.reload(); // without storage the page might never stop reloading
 }
 
 /**
- * Caches the files that the views will need and asks the service worker to cache this version's page, manifest, scripts
- * and styles. Then deletes the files of the previous version. Only the worker writes these entries: an entry would be
- * lost if the page that writes it were closed.
+ * Caches the files that the views will need, and makes the service worker cache this version's page, manifest, scripts
+ * and styles. Then deletes the files of the previous version. The worker writes its entries itself: an entry that the
+ * page writes would be lost if the page were closed.
  */
 async function keepVersion(glgpt: Glgpt): Promise<void> {
   const id = exportId();

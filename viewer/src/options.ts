@@ -1,4 +1,4 @@
-// The options of the scriptable object's texts, their names, and what the calls return.
+// Defines the options and results of the scriptable object's calls that generate texts.
 
 import type { Constraint } from "./runtime/constraints/constraint";
 import type { Names } from "./runtime/engine/options";
@@ -16,29 +16,30 @@ export interface GenerateOptions {
   minP?: number | null;
   /** Penalizes tokens already in the text (higher is stronger). The page then reads all logits, which takes longer. */
   repetitionPenalty?: number | null;
-  /** Values to add to the logits of these ids. */
+  /** Values to add to logits, by token id. */
   logitBias?: Record<number, number> | null;
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
   /**
-   * Guess tokens and check several in one step: the same text, sooner. With true, guesses are what `constraint`
-   * forces, such as the keys of an object, or without one what followed before in the text. Guessing pauses where it
-   * does not pay. Default: what a constraint forces, on a GPU.
+   * Guess tokens and check several in one step: the text stays the same and arrives sooner. With `constraint`, the
+   * guesses are the tokens that it forces, such as the keys of an object. Without a constraint, the guesses are the
+   * tokens that followed where the last tokens occur earlier in the text. Guessing pauses while it costs more time than
+   * it saves. Default: true with a constraint on a GPU, else false.
    */
   speculate?: boolean;
   /** Constrains the whole text. The first constraint loads a file of 0.4 MB. */
   constraint?: Constraint | null;
   seed?: number;
-  /** Tokens already sampled with this seed: the text continues as if it had not stopped. */
+  /** Number of tokens already sampled with this seed: the text continues as if it had not stopped. */
   drawn?: number;
   stop?: string;
-  /** Number of the most likely tokens to report to `onToken`. */
+  /** Number of most likely tokens to report to `onToken`. */
   alternatives?: number;
   onToken?: (token: Token & { text: string }) => void;
   signal?: AbortSignal;
 }
 
-// the options of every generation, and those of `generate` and `continuations`
+// `COMMON`: the options of every generation; `SHARED`: those of `generate` and `continuations`
 const COMMON = {
   tokens: true,
   temperature: true,
@@ -67,24 +68,24 @@ export interface Generated {
   decodeMs: number;
   seed: number;
   stopped: "tokens" | "eos" | "text" | "aborted";
-  /** Counts guesses, with `speculate` or if any were checked. */
+  /** Counts of guesses. Present with `speculate`, or if any guesses were checked. */
   speculation?: SpeculationStats;
 }
 
 /** One of several texts that continue a prompt. */
 export type Continuation = Pick<Generated, "ids" | "text" | "seed"> & {
-  /** `context`: it is full, or the rows that the texts share. */
+  /** `context`: the context is full, or the rows of the KV cache that the texts share are full. */
   stopped: Generated["stopped"] | "context";
 };
 
 export interface ChatOptions extends Omit<GenerateOptions, "prompt" | "ids" | "drawn"> {
-  /** The number of the oldest messages after the system message that the model no longer reads (default: 0). */
+  /** The number of oldest messages, after the system message, that the model no longer reads (default: 0). */
   dropped?: number;
 }
 
 export const CHAT: Names<ChatOptions> = { ...COMMON, ...ONE_TEXT, dropped: true };
 
-/** An answer, the number of tokens of its prompt, and the number of the oldest messages that the prompt leaves out. */
+/** An answer, the number of tokens of its prompt, and the number of oldest messages that the prompt leaves out. */
 export type Answered = Generated & { promptTokens: number; dropped: number };
 
 export interface ContinuationsOptions extends Omit<
@@ -93,13 +94,13 @@ export interface ContinuationsOptions extends Omit<
 > {
   /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
-  /** Called with the progress of the shaders, which the first call compiles. */
+  /** Called with the progress of compiling shaders, which the first call does. */
   onCompiled?: (compiled: number, shaders: number) => void;
 }
 
 export const CONTINUATIONS: Names<ContinuationsOptions> = { ...SHARED, onTexts: true, onCompiled: true };
 
-/** Returns the sampling options of a call; the temperature is 0.8 unless given. */
+/** Returns the sampling options of a call. The default temperature is 0.8. */
 export function samplingOf(options: GenerateOptions | ContinuationsOptions): SamplingOptions {
   const { temperature = 0.8 } = options;
   return samplingOptions({ ...options, temperature });

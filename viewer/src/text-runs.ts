@@ -1,4 +1,4 @@
-// Generating one text, or several side by side, for the scriptable object.
+// Generates one text, or several side by side, for the scriptable object.
 
 import { checkLength, samplingOf } from "./options";
 import type { Continuation, ContinuationsOptions, Generated, GenerateOptions } from "./options";
@@ -26,7 +26,7 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
   const { model } = writer;
   const matcher = options.constraint
     ? await model.matcher(options.constraint, signal).catch((error: unknown) => {
-        if (signal?.aborted) return null; // `generator.generate` then returns at once
+        if (signal?.aborted) return null; // `generator.generate` returns at once if `signal` is aborted
         throw error;
       })
     : null;

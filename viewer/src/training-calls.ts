@@ -1,4 +1,4 @@
-// The calls of the scriptable object on training: sessions, scores, texts and federations.
+// Implements the scriptable object's calls for training: sessions, scores, texts and federations.
 
 import { signal } from "@preact/signals-core";
 import { connections, folder } from "./document";
@@ -36,13 +36,13 @@ export class TrainingCalls {
     return this.joined.value;
   }
 
-  /** True if a training uses the device. */
+  /** True if a training or a federation uses the device. */
   get busy(): boolean {
     const together = this.federation !== null && !["over", "failed"].includes(this.federation.status);
     return this.training.busy || together;
   }
 
-  /** Saves the training, as by `pause`, and releases its textures. */
+  /** Saves the training, as `pause` does, and releases its textures. */
   async close(): Promise<void> {
     this.federation?.leave();
     await this.training.settled();

@@ -1,4 +1,5 @@
-// Warming up: compiles what the first texts did without and measures kernels, now or once the device is idle.
+// Warms up: compiles the shaders that the first texts did not use, and measures kernels (variants of the matrix
+// product). Does this now, or once the device is idle.
 
 import { canRemember } from "./runtime/engine/probe";
 import type { Recording } from "./runtime/engine/manifest";
@@ -7,7 +8,7 @@ import { ContextLost } from "./runtime/gl/device";
 import { sleep, type Queue } from "./runtime/gl/wait";
 
 const REST = 2000; // ms without a call after which a page warms up
-const ATTEMPTS = 20; // attempts to warm up; a call interrupts one
+const ATTEMPTS = 20; // maximum attempts to warm up; a call interrupts an attempt
 
 export class WarmUp {
   constructor(

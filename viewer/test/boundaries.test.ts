@@ -1,4 +1,4 @@
-// Checks the import rules of eslint.config.js: a deliberate violation of each is an error.
+// Checks the import rules of eslint.config.js: a deliberate violation of each rule is an error.
 
 import { ESLint, Linter } from "eslint";
 import { expect, test } from "vitest";
@@ -82,4 +82,4 @@ test.each([
     expect(await violations(file, code)).toEqual(expected);
   },
   60_000,
-); // the first loads eslint's rules
+); // the first case also loads eslint's rules

@@ -1,11 +1,11 @@
-// Builds the page and the module: the page's script has a limit, and the module leaves the training to a second file.
+// Builds the page and the module. The page's script has a limit, and the module's training code is in a second file.
 
 import { gzipSync } from "node:zlib";
 import { build } from "vite";
 import { expect, test } from "vitest";
 
-const MAX_PAGE = 300_000; // bytes of the page's script, compressed
-const MAX_MODULE = 100_000; // bytes of glgpt.js and what it imports at once, compressed
+const MAX_PAGE = 300_000; // compressed bytes of the page's script
+const MAX_MODULE = 100_000; // compressed bytes of glgpt.js and of its static imports
 
 /** Returns the scripts of a build. */
 async function scripts(mode) {

@@ -6,10 +6,10 @@ import type { Model } from "../src/runtime/engine/model";
 import type { Program } from "../src/runtime/gl/program";
 
 const ROLES = { x: "scratch", keys: "state", queries: "state", logits: "state", token: "state" };
-// The passes of an entry by the texture that they write. The first four compute rows of the caches.
+// Names each pass of an entry by the texture that it writes. The first four passes compute rows of the caches.
 const PASSES = ["x", "queries", "x", "keys", "x", "logits", "token"];
 
-/** Returns a cache of chunks of 4 tokens and of one, and a list of what is played: an entry, and its end. */
+/** Returns a cache with chunks of 4 tokens and of one token, and the list of played [entry, end of its passes]. */
 function cache(passes: readonly string[]): { cache: KvCache; played: [string, number][] } {
   const played: [string, number][] = [];
   const entry = { passes: passes.map((name) => ({ outputs: [[name, 0]] })) };

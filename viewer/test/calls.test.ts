@@ -1,4 +1,4 @@
-// Tests calls of the scriptable object that wait while another one replaces the model.
+// Tests calls of the scriptable object that wait while another call replaces the model.
 
 import { signal } from "@preact/signals-core";
 import { beforeEach, expect, it, vi } from "vitest";
@@ -29,7 +29,7 @@ import type { Queue } from "../src/runtime/gl/wait";
 import { Training } from "../src/training/training";
 import type { Store } from "../src/training/store";
 
-/** Returns a model whose vocabulary gives every message the id `id`, and which writes the ids of its prompt. */
+/** Returns a model that encodes every message as the id `id` and generates the ids of its prompt. */
 function model(id: number) {
   const generate = async function* (ids: readonly number[]) {
     await Promise.resolve();
@@ -52,7 +52,7 @@ const messages = [{ role: "user" as const, content: "a" }];
 const [OWN, MINE, LATER] = [model(1), model(2), model(3)];
 let training: Training;
 let glgpt: Glgpt;
-let prepared: () => void; // what `use` waits for
+let prepared: () => void; // lets `use` continue
 const trained = vi.fn();
 
 /** Makes a session with this model the current one. */
@@ -104,7 +104,7 @@ it("streams chunks that name the model that answers", async () => {
   const read = (async () => {
     for await (const chunk of await glgpt.chat.completions.create({ messages, stream: true })) {
       names.add(chunk.model);
-      if (chunk.choices[0]?.delta.content) void glgpt.use("own"); // which begins after the answer
+      if (chunk.choices[0]?.delta.content) void glgpt.use("own"); // starts after the answer
     }
   })();
   await new Promise((resolve) => setTimeout(resolve));
@@ -118,7 +118,7 @@ it("ends a queued text and a queued answer when it is disposed of", async () => 
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());
   const waiting = Promise.all([glgpt.generate({ ids: [1] }), glgpt.chat(messages)]);
   await new Promise((resolve) => setTimeout(resolve));
-  const disposed = glgpt.dispose().catch(() => {}); // this test's model cannot release its device
+  const disposed = glgpt.dispose().catch(() => {}); // the fake model cannot release its device
   prepared();
   await used;
   expect((await waiting).map(({ ids, stopped }) => [ids, stopped])).toEqual([

@@ -1,4 +1,4 @@
-// Tests that each conversation keeps its own messages while another one is opened.
+// Tests that a conversation keeps its messages while the visitor opens another conversation.
 
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 
@@ -50,7 +50,7 @@ function open(calls: Partial<Record<keyof Glgpt, unknown>> = {}): void {
   models.phase.value = "ready";
 }
 
-/** Returns a conversation of these messages, of which the first is the user's. */
+/** Returns a conversation of these messages. The user writes the first message. */
 function conversation(id: string, ...contents: string[]): Conversation {
   const messages = contents.map((content, i): ChatMessage => ({
     role: i % 2 ? "assistant" : "user",
@@ -59,7 +59,7 @@ function conversation(id: string, ...contents: string[]): Conversation {
   return { id, title: id, system: "", messages, dropped: 0, changed: 0 };
 }
 
-/** Selects a conversation of the list. */
+/** Stores a conversation in the list and selects it. */
 async function select(found: Conversation): Promise<void> {
   chat.conversations.all.value = [found];
   stored.set(`/ ${found.id}`, found);
@@ -85,7 +85,7 @@ it("edits the conversation in which the edit began, although another was selecte
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
   vi.useFakeTimers();
   void chat.edit(0, "a0");
-  await vi.advanceTimersByTimeAsync(3); // the selection's timers end before those of the edit
+  await vi.advanceTimersByTimeAsync(3); // so that the selection's timers end before the edit's timers
   void select(conversation("b", "1", "2", "3"));
   await vi.advanceTimersByTimeAsync(100);
   vi.useRealTimers();
@@ -157,7 +157,7 @@ it("does not lose what another tab adds to the conversation while this one store
   const held = vi.spyOn(chat.conversations, "store").mockImplementation((found) => waiting.then(() => store(found)));
   const saved = chat.setSystem("Be brief.");
   await other.store({ ...conversation("a", "0", "1", "2"), changed: 1 });
-  await new Promise((resolve) => setTimeout(resolve, 20)); // this tab is notified
+  await new Promise((resolve) => setTimeout(resolve, 20)); // until this tab is notified
   go();
   await saved;
   held.mockRestore();

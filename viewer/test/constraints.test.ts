@@ -1,4 +1,4 @@
-// Tests constraints: grammars, what is refused, and the worker that follows them (the real one is tested in a browser).
+// Tests constraints: grammars, refusals, and a fake worker that follows grammars (a browser tests the real worker).
 
 import { expect, test, vi } from "vitest";
 import { writtenBytes } from "../src/runtime/constraints/characters";
@@ -11,7 +11,7 @@ import { Repetitions } from "../src/runtime/constraints/repetition";
 import { Sampler } from "../src/runtime/engine/sampling";
 import type { Answer, Job } from "../src/runtime/constraints/grammar-worker";
 
-/** Returns a check of texts for a grammar's expression without rules, which has the operators of JavaScript's. */
+/** Returns a check whether a text matches a grammar without rules. Its operators are those of JavaScript's RegExp. */
 function checks(grammar: string): (text: string) => boolean {
   const text = grammar.replace(/"([^"]*)"|(\[[^\]]*\])|( +)/g, (whole, literal?: string, set?: string) => {
     if (literal !== undefined) return literal.replace(/[.+*?()[\]{}|]/g, "\\$&");
@@ -93,17 +93,17 @@ test.each([
   [{ json_schema: { type: "integer", minimum: 2, maximum: 1 } }, "no integer"],
   [{ json_schema: false }, "false"],
   [{ json_schema: "{" }, "not JSON"],
-  [{ json_schema: { title: "x".repeat(1 << 19) } }, /^it takes \d+ characters; at most/],
+  [{ json_schema: { title: "x".repeat(1 << 19) } }, /^it has \d+ characters; at most/],
   [{ regex: String.raw`(a)\1` }, "back references"],
   [{ regex: String.raw`\bword` }, "word boundaries"],
   [{ regex: String.raw`\p{L}` }, "Unicode properties"],
-  [{ regex: "a{2,1}" }, "at least more often than at most"],
-  [{ regex: "((a|bc){200}){200}" }, "at character 14, the repetitions make 120000 characters"],
-  [{ regex: "(a{4000}b{4000}){3}" }, "the repetitions make 24000"],
+  [{ regex: "a{2,1}" }, "is greater than its maximum"],
+  [{ regex: "((a|bc){200}){200}" }, "at character 14, repetitions expand the expression to 120000 characters"],
+  [{ regex: "(a{4000}b{4000}){3}" }, "repetitions expand the expression to 24000"],
   [{ regex: "a^" }, "the anchor ^"],
   [{ regex: "a)" }, "parenthesis"],
   [{ regex: /a/i }, "the flag i"],
-  [{ choice: [] as string[] }, "list of texts"],
+  [{ choice: [] as string[] }, "list of non-empty strings"],
 ])("%j is refused", (constraint, why) => {
   expect(() => constraintGrammar(checkedConstraint(constraint).constraint)).toThrow(why);
 });
@@ -133,7 +133,7 @@ test("a grammar is recursive if a part of its schema holds itself", () => {
   expect([twice, {}, { type: "object" }].map(recursive)).toEqual([false, false, false]);
 });
 
-/** A worker that answers as a test says. */
+/** Replaces the worker. The test gives its answers. */
 class FakeWorker implements GrammarWorker {
   onmessage: GrammarWorker["onmessage"] = null;
   onerror: GrammarWorker["onerror"] = null;
@@ -160,7 +160,7 @@ class FakeWorker implements GrammarWorker {
 
 const VOCABULARY = { size: 33, ends: [2], bytes: (id: number) => new TextEncoder().encode(`t${id}`) };
 
-/** Returns the bits of these tokens; 33 stands for the end of the text. */
+/** Returns a mask with the bits of these tokens. Token 33 stands for the end of the text. */
 const bits = (...ids: readonly number[]) => {
   const found = new Uint32Array(2);
   for (const id of ids) found[id >>> 5]! |= 1 << (id & 31);
@@ -189,7 +189,7 @@ test("a matcher says what may follow, and when the text may end", async () => {
 
 test("guesses leave the text as it is, and what is forced is text without a part of a character", async () => {
   const forced = writtenBytes([...new TextEncoder().encode('é": '), 0xc3]);
-  const after = [bits(4), bits()]; // nothing follows the second: the text is complete
+  const after = [bits(4), bits()]; // no token may follow the second: the text is complete
   const answers: Answer[] = [{ ready: true }, { ...bits(0, 3), forced }, { after }, bits(7)];
   const worker = new FakeWorker(() => answers.shift()!);
   const matcher = await new Grammars(VOCABULARY, async () => worker).matcher({ choice: ["a"] });
@@ -242,7 +242,7 @@ test("an abort ends a text at once, and a worker that compiles for too long is r
     const stopped = new AbortController();
     const failed = grammars.matcher({ regex: "slow" }, stopped.signal).catch((error: unknown) => error);
     await vi.advanceTimersByTimeAsync(1000);
-    const waiting = grammars.matcher({ regex: "a" }); // of another text
+    const waiting = grammars.matcher({ regex: "a" }); // a request for another text
     stopped.abort("stop");
     expect(await failed).toBe("stop");
     await vi.advanceTimersByTimeAsync(1000);
@@ -259,7 +259,7 @@ test("an abort ends a text at once, and a worker that compiles for too long is r
     left.abort();
     expect(await quick.allowed).toBeNull();
     await vi.advanceTimersByTimeAsync(1000);
-    expect(workers).toHaveLength(3); // its job ended in time
+    expect(workers).toHaveLength(3); // the last worker's job ended in time
     expect(workers[2]!.ended).toBe(false);
   } finally {
     vi.useRealTimers();

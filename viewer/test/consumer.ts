@@ -1,4 +1,4 @@
-// Uses the published types as a program of others does. `types.test.ts` compiles it with the built glgpt.d.ts.
+// Uses the published types as another project would. `types.test.js` compiles this file with the built glgpt.d.ts.
 
 import {
   CompletionError,
@@ -49,5 +49,5 @@ export async function use(): Promise<string[]> {
   ];
 }
 
-/** Returns the field that a request got wrong. */
+/** Returns the name of a request's invalid field. */
 export const fault = (error: unknown): string | null => (error instanceof CompletionError ? error.param : null);

@@ -1,4 +1,4 @@
-// Follows CONTRIBUTING's list for a new view in a copy of the page: tsc, eslint and prettier accept it, and it builds.
+// Adds a view to a copy of the page as CONTRIBUTING describes. Fails if tsc, eslint, prettier or the build refuses it.
 
 import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -11,7 +11,7 @@ import { expect, test } from "vitest";
 
 const COPIED = ["src", "schema", "index.html", "package.json", "tsconfig.json", "eslint.config.js", "vite.config.ts"];
 
-/** Returns the view in CONTRIBUTING's list, the line that imports it, and its name. */
+/** Returns the code of the view in CONTRIBUTING's list, the line that imports the view, and its name. */
 async function recipe() {
   const text = await readFile("../CONTRIBUTING.md", "utf8");
   const section = text.split("## Adding a view of the page\n")[1].split("\n## ")[0];
@@ -35,7 +35,7 @@ async function follow(folder, { view, line, name }) {
   return [added, index];
 }
 
-/** Returns the program that tsc checks, from these files. */
+/** Returns a TypeScript program of these files, with the options of the folder's tsconfig.json. */
 function programOf(folder, files) {
   const { config } = ts.readConfigFile(join(folder, "tsconfig.json"), ts.sys.readFile);
   return ts.createProgram(files, ts.parseJsonConfigFileContent(config, ts.sys, folder).options);
@@ -45,7 +45,7 @@ function programOf(folder, files) {
 async function complaints(folder, files) {
   const program = programOf(folder, files);
   const errors = files.flatMap((file) => ts.getPreEmitDiagnostics(program, program.getSourceFile(file)));
-  const parserOptions = { projectService: false, programs: [program] }; // the types are loaded once
+  const parserOptions = { projectService: false, programs: [program] }; // eslint uses the types that tsc has loaded
   const eslint = new ESLint({ cwd: folder, overrideConfig: { languageOptions: { parserOptions } } });
   const linted = (await eslint.lintFiles(files)).flatMap(({ messages }) => messages);
   return [

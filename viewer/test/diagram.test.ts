@@ -1,4 +1,4 @@
-// The geometry of the machine's diagram.
+// Tests the geometry of the machine's diagram.
 
 import { describe, expect, it } from "vitest";
 import { groupsOf, labelledBlocks, Layout, roleOf, wiresOf, type Role } from "../src/app/drawing/diagram";
@@ -45,7 +45,7 @@ describe("the machine's diagram", () => {
     expect(count(lines(32).lines, "M")).toBe(31);
     expect(lines(32).heads).toBe("");
     const wide = lines(8);
-    // into the block, past its attention and past its MLP; to the logits
+    // three lines per block (into it, past its attention, past its MLP), and one line to the logits
     expect(count(wide.lines, "M")).toBe(6 * 3 + 1);
     expect(wide.heads).not.toBe("");
   });

@@ -1,4 +1,4 @@
-// Tests the encoding of parameters, with the same bytes as glgpt/federation/protocol.py.
+// Tests that parameters are encoded to the same bytes as by glgpt/federation/protocol.py.
 
 import { expect, test } from "vitest";
 import { starts } from "../src/training/batches";
@@ -7,7 +7,7 @@ import { encode, shardStarts } from "../src/training/exchange";
 import { readLink } from "../src/training/invitation";
 
 test("f16 numbers are rounded like NumPy's", () => {
-  // The table of tests/federation/test_protocol.py.
+  // These are the values in the table of tests/federation/test_protocol.py.
   const values = [
     0.0,
     -0.0,

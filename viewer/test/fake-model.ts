@@ -1,12 +1,12 @@
-// A model and a generation for tests of the page's stores.
+// Provides a model and a generation for tests of the page's stores.
 
-/** The options of a generation that it uses. */
+/** Holds the options that `writing` reads. */
 export interface Options {
   onToken: (token: object) => void;
   signal: AbortSignal;
 }
 
-/** Holds what the stores read of every model. */
+/** Has the properties that the stores read of every model. */
 export const MODEL = { cache: { held: () => 0 }, context: { readFrom: () => 0 }, check: () => {}, tokenizer: null };
 
 /** Returns a generation that writes one token and then waits for its signal. */

@@ -1,4 +1,4 @@
-// Tests a page's membership in a federation with a simulated gateway and trainer.
+// Tests a page that is a member of a federation, with a simulated gateway and trainer.
 
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { Federation } from "../src/training/federate";
@@ -11,7 +11,7 @@ const tokenizer = { "vocab.json": '{"!": 0}', "merges.txt": "" };
 const round = { type: "round", round: 3, attempt: "a", lr: [0.1], step: 0, seed: 1, shard: [0, 1], bytes: 8 };
 const welcome = { type: "welcome", member: 0, resume: "key", name: "one", rounds: [], members: [], paused: false };
 
-/** The page's latest socket; the gateway's part is played by the test. */
+/** Replaces the page's sockets. The test acts as the gateway. */
 class FakeSocket {
   static readonly OPEN = 1;
   static last: FakeSocket | null = null;
@@ -41,7 +41,7 @@ class FakeSocket {
   }
 }
 
-let step: (loss?: number) => void; // ends the step in training
+let step: (loss?: number) => void; // ends the current training step
 
 function joined(): Federation {
   const trainer = {
@@ -61,7 +61,7 @@ function joined(): Federation {
   return new Federation({ link: "http://h/#a.b" }, training as unknown as Training, store as unknown as Store);
 }
 
-/** Resolves to the page's next socket once it has joined. */
+/** Resolves to the page's next socket after the page has joined with it. */
 async function connected(before: FakeSocket | null = null): Promise<FakeSocket> {
   await vi.waitFor(() => expect(FakeSocket.last !== before && FakeSocket.last?.sent[0]?.type).toBe("join"), 3000);
   FakeSocket.last!.say(welcome);

@@ -6,7 +6,7 @@ import { TextFetcher, type FetchOptions } from "../src/training/fetching";
 
 const url = new URL("https://texts.example/a.txt");
 
-/** Returns a body of these parts. If `breaks`, the connection breaks after them. */
+/** Returns a body of these parts. If `breaks`, the connection breaks after the last part. */
 function body(parts: string[], breaks = false): ReadableStream<Uint8Array> {
   return new ReadableStream({
     pull(controller) {
@@ -32,7 +32,7 @@ const rest = (text: string, range: string | null, headers: Record<string, string
 
 const texts = new TextFetcher();
 
-/** Fetches from a server that returns these answers in turn and then repeats the last one. */
+/** Fetches from a server that returns these answers in order and then repeats the last one. */
 async function answered(answers: ((stop: AbortSignal) => Response)[], options: FetchOptions = {}): Promise<string> {
   let asked = 0;
   vi.stubGlobal("navigator", { onLine: true });
@@ -47,7 +47,7 @@ afterEach(() => vi.unstubAllGlobals());
 describe("a text that is resumed", () => {
   it("continues with the following bytes", async () => {
     expect(await answered([first, () => rest(" end", "bytes 4-7/8")])).toBe("good end");
-    expect(await answered([first, () => rest(" end", null)])).toBe("good end"); // another origin may hide the range
+    expect(await answered([first, () => rest(" end", null)])).toBe("good end"); // another origin may hide Content-Range
   });
 
   it.each([

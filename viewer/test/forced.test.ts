@@ -1,4 +1,4 @@
-// Tests when the tokens that a constraint forces are checked together. The check itself is tested in a browser.
+// Tests when the page checks the tokens that a constraint forces together. A browser tests the check itself.
 
 import { expect, test, vi } from "vitest";
 import { Allowed, Matcher } from "../src/runtime/constraints/grammars";
@@ -14,7 +14,7 @@ const MATCHER = new Matcher({ size: 0, ends: [], bytes: () => [] }, { bits: NONE
   Promise.resolve(null),
 );
 
-/** Returns a model, and the first steps of a text of which a constraint forces a part. */
+/** Returns a device, a spy that opens the batch program, and a function that takes a text's first two steps. */
 function text(opens: () => Promise<unknown>) {
   const device = { generation: 1, lost: false };
   const model = { device, batch: { speculation: vi.fn(opens) } };

@@ -10,9 +10,9 @@ import { MODEL, writing, type Options } from "./fake-model";
 
 const tok = (id: number) => ({ id, text: ` ${id}`, label: `${id}`, given: true });
 const write = writing(7, " 7");
-let frames = new Map<number, () => void>(); // that are requested
+let frames = new Map<number, () => void>(); // the requested frames, by their number
 
-/** Draws the frame that the browser would draw next. */
+/** Draws all requested frames, as the browser would. */
 function drawFrame(): void {
   const drawn = [...frames.values()];
   frames.clear();
@@ -85,7 +85,7 @@ it("begins with the prompt, although another text was being written", async () =
 
 it("is the one that was requested last, although the others stop late", async () => {
   vi.useFakeTimers();
-  const late = new Promise((resolve) => setTimeout(resolve, 8)); // between the timers of the next requests
+  const late = new Promise((resolve) => setTimeout(resolve, 8)); // ends between the timers of the next requests
   open({ generate: (options: Options) => write(options).then((found) => late.then(() => found)) });
   generation.tokens.value = [tok(1)];
   void generation.go(2);

@@ -1,4 +1,4 @@
-// Tests changes of the model that are requested while others are applied.
+// Tests changes of the model that are requested while other changes are being applied.
 
 import { beforeEach, expect, it, vi } from "vitest";
 import type { Glgpt } from "../src/api";

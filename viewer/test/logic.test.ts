@@ -430,7 +430,7 @@ describe("names", () => {
   it("are explained and captioned as the manifest says", () => {
     expect([names.about("layers.11.q.weight"), names.about("other")]).toEqual(["makes queries", ""]);
     expect(["layers.1.q", "h.0.attn.sums"].map((label) => caption(names, label))).toEqual(["to Q", "sums"]);
-    const joined = "layers.1.q, layers.1.sums"; // the label of two passes in one
+    const joined = "layers.1.q, layers.1.sums"; // the label of two passes that are joined
     expect([names.block(joined), names.about(joined), caption(names, joined)]).toEqual([1, "", "q, sums"]);
     expect([names.title("layers.1.q, layers.1.q"), names.about("layers.1.q.weight, h.0.x")]).toEqual([
       "to Q, to Q",
@@ -485,7 +485,7 @@ describe("the tokenizer", () => {
     [{ model: { ...model, unk_token: "<unk>" } }, /its vocabulary lacks "<unk>"/],
     [
       { pre_tokenizer: { type: "Split", pattern: { Regex: "(a+)*b" }, behavior: "Isolated" } },
-      /the regular expression \(a\+\)\*b is not one that the page knows/,
+      /the regular expression \(a\+\)\*b is not supported by this page/,
     ],
     [
       { normalizer: { type: "Sequence", normalizers: Array(4).fill(doubling("a")) } },

@@ -1,11 +1,12 @@
-// Tests that the page inspects tokens only as often as a small share of the time allows.
+// Tests that inspecting tokens takes the page only a small share of the time.
 
 import { describe, expect, it } from "vitest";
 import { Meter } from "../src/app/stores/meter";
 
 /**
- * Returns the mean and longest time between looks, and how much slower the last 400 of 600 tokens are. Each token takes
- * `token` ms; a look adds `cost` ms, spread over the next `spread` tokens. `together` tokens arrive at once.
+ * Returns the mean and the longest time between looks, and by which share looks slow down the last 400 of 600 tokens.
+ * Each token takes `token` ms. A look adds `cost` ms, spread over the next `spread` tokens. `together` tokens arrive at
+ * once.
  */
 function run(
   meter: Meter,
@@ -48,7 +49,7 @@ describe("the meter", () => {
     [2.4, 1, 12],
   ])("holds to its share if tokens of %s ms, with looks of %s ms, arrive %s at a time", (token, cost, together) => {
     const { longest, slower } = run(new Meter(0.035, 40, 1000), token, cost, 1, together);
-    expect(slower - 0.1 / token).toBeLessThan(0.05); // without the 0.1 ms between tokens that arrive together
+    expect(slower - 0.1 / token).toBeLessThan(0.05); // subtracts the 0.1 ms between tokens that arrive together
     expect(longest).toBeLessThan(1000 + 2 * (together * token + cost));
   });
 

@@ -1,4 +1,4 @@
-// Tests which model the page uses after a switch, or after one that failed.
+// Tests which model the page uses after a switch, and after a switch that failed.
 
 import { expect, it } from "vitest";
 import type { Glgpt, Used } from "../src/api";

@@ -1,4 +1,4 @@
-// Tests the start screen's actions while others run.
+// Tests actions of the start screen that begin while other actions run.
 
 import { beforeEach, expect, it, vi } from "vitest";
 

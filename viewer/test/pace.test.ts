@@ -1,12 +1,12 @@
-// Tests the pace of a simulated device that takes known times for its passes.
+// Tests how passes are divided into slices, on a simulated device that takes known times for its passes.
 
 import { expect, test } from "vitest";
 import { Pace } from "../src/runtime/gl/pace";
 
-/** A simulated device that draws passes one after another. `passed` resolves as soon as everything issued is done. */
+/** Simulates a device that draws passes in order. `passed` resolves when all passes issued before are done. */
 class Drawing {
   now = 0;
-  private free = 0; // time at which everything issued is done
+  private free = 0; // time at which all issued passes are done
   readonly slices: [number, number][] = [];
   readonly waits: number[] = []; // ms that a frame issued right after each slice would wait
   readonly idle: number[] = [];
@@ -22,7 +22,7 @@ class Drawing {
 
   readonly passed = async (): Promise<void> => {
     const at = this.free;
-    await Promise.resolve(); // callers issue first
+    await Promise.resolve(); // lets callers issue their passes first
     await new Promise<void>((resolve) => setTimeout(resolve, 0));
     this.now = Math.max(this.now, at);
   };
@@ -60,7 +60,7 @@ test("short steps are not split, and several run at once", async () => {
 });
 
 test("a step whose passes take longer than estimated is split after all", async () => {
-  const ms = new Array<number>(50).fill(10); // 500 ms
+  const ms = new Array<number>(50).fill(10); // 500 ms in all
   const { slices, waits } = await steps(ms, new Array<number>(50).fill(1), 4);
   expect(slices.length).toBeGreaterThan(4 * 20);
   expect(Math.max(...waits.slice(60))).toBeLessThan(50);
@@ -83,7 +83,7 @@ test("short entries that share a promise are one slice of at most 12 ms", async 
     await pace.play("backward", [1, 1, 1, 1, 1], drawing.issue);
     await pace.play("update", [1, 1, 1], drawing.issue);
   }
-  expect(fences).toBeLessThanOrEqual(12); // of 24 entries, which take 96 ms
+  expect(fences).toBeLessThanOrEqual(12); // for 24 entries, which take 96 ms
   expect(fences).toBeGreaterThanOrEqual(8);
 });
 

@@ -1,4 +1,4 @@
-// Tests what a player draws into, with a context that records the calls.
+// Tests which textures a player draws into, with a context that records the calls.
 
 import { expect, test } from "vitest";
 import { ContextLost, Device } from "../src/runtime/gl/device";
@@ -21,7 +21,7 @@ function pass(changes: Partial<Pass>): Pass {
   return { ...whole, slices: 0, clear: false, first_column: 0, keys: 0, flops: 0, nbytes: 0, ...changes };
 }
 
-/** Returns a player of one pass, and the calls that it makes. `hear` hears the name of each. */
+/** Returns a player of one pass, and its recorded calls. `hear` receives the name of every other call. */
 function playing(changes: Partial<Pass>, renderer: string, hear: (name: string) => void = () => {}): Playing {
   const calls: Call[] = [];
   const gl = new Proxy<Record<string, unknown>>(
@@ -111,7 +111,7 @@ test.each([0, 1, 2, 3])("a player that is closed after %d tasks of its preparati
     () => "prepared",
     (error: unknown) => (error instanceof ContextLost ? "ended" : String(error)),
   );
-  await Promise.resolve(); // the compilation begins
+  await Promise.resolve(); // until the compilation has begun
   for (let i = 0; i < tasks; i++) await pause();
   const ready = player.isPrepared("e");
   player.close();

@@ -3,7 +3,7 @@
 import { expect, test } from "vitest";
 import { Prefetcher } from "../src/runtime/engine/prefetcher";
 
-/** Returns what fetches files of these sizes, those begun so far, and a function that lets one arrive. */
+/** Returns a prefetcher of files of these sizes, the files begun so far, and functions that let each file arrive. */
 function files(sizes: readonly number[], most: number) {
   const begun: number[] = [];
   const arrive: (() => Promise<void>)[] = [];
@@ -25,11 +25,11 @@ test("files are fetched one at a time, as many as may wait", async () => {
   await arrive[0]!();
   expect(begun).toEqual([0, 1]);
   await arrive[1]!();
-  expect(begun).toEqual([0, 1]); // a third does not fit
+  expect(begun).toEqual([0, 1]); // a third file does not fit
   expect(await prefetcher.next()).toBe("file 0");
   expect(begun).toEqual([0, 1, 2]);
   expect(await prefetcher.next()).toBe("file 1");
-  expect(begun).toEqual([0, 1, 2]); // the third has not arrived
+  expect(begun).toEqual([0, 1, 2]); // the third file has not arrived
   await arrive[2]!();
   expect(begun).toEqual([0, 1, 2, 3]);
 });

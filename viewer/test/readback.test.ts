@@ -1,11 +1,11 @@
-// Tests the reader with a simulated device whose fences pass when a test says so.
+// Tests the reader with a simulated device. A test decides when its fences pass.
 
 import { afterEach, expect, test, vi } from "vitest";
 import type { Device } from "../src/runtime/gl/device";
 import { Reader } from "../src/runtime/gl/readback";
 import { pause } from "../src/runtime/gl/wait";
 
-/** A context in which each framebuffer holds a number, which reads return. */
+/** Simulates a context in which each framebuffer holds a number. Reads return the number. */
 class Drawing {
   readonly fences: { passed: boolean }[] = [];
   fetches = 0;
@@ -93,7 +93,7 @@ test("a fence that is due soon is polled with flushes", async () => {
   const drawing = new Drawing();
   const read = drawing.read(1);
   for (let polls = 0; polls < 10; polls++) await pause();
-  expect(drawing.flushes).toBeGreaterThan(1); // one sets the fence
+  expect(drawing.flushes).toBeGreaterThan(1); // setting the fence flushes once
   await drawing.pass();
   await read;
 });

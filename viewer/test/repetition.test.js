@@ -1,11 +1,11 @@
-// Compares the tokens that grammars of counted characters allow, by xgrammar itself, with the texts that they describe.
+// Compares the tokens that xgrammar allows for grammars of counted characters with the texts that they describe.
 
 import { createRequire } from "node:module";
 import { beforeAll, expect, test, vi } from "vitest";
 import { writtenBytes } from "../src/runtime/constraints/characters";
 import { constraintGrammar } from "../src/runtime/constraints/grammar";
 
-// A character of each text of the tests stands for a byte of UTF-8.
+// In the texts of these tests, each character stands for one byte of UTF-8.
 const bytes = (text) => Array.from(text, (byte) => byte.charCodeAt(0));
 const latin = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 const WHOLE = [
@@ -30,19 +30,19 @@ const WHOLE = [
 const LONG = [15, 16, 17, 18].flatMap((n) => ["a".repeat(n), "🙂".repeat(n), `${"a".repeat(n)}1`]);
 const PARTS = ["\xc3", "\xa9", "a\xc3", "\xe6", "\xbc\xa2", "a\xf0\x9f", "\x99\x82a", `${"a".repeat(16)}\xc3`];
 const TOKENS = [...[...WHOLE, ...LONG].map(latin), ...PARTS];
-const COMPLETIONS = ["", "\xa9", "\xbc\xa2", "\xa2", "\x9f\x99\x82", "\x99\x82", "\x82", "n"]; // of parts of a character
+const COMPLETIONS = ["", "\xa9", "\xbc\xa2", "\xa2", "\x9f\x99\x82", "\x99\x82", "\x82", "n"]; // complete PARTS
 
 let library;
 
 beforeAll(async () => {
-  vi.stubGlobal("require", createRequire(import.meta.url)); // the library reads these in Node
+  vi.stubGlobal("require", createRequire(import.meta.url)); // in Node, the library reads these three
   vi.stubGlobal("__filename", import.meta.filename);
   vi.stubGlobal("__dirname", import.meta.dirname);
   await import("@mlc-ai/web-xgrammar");
   library = globalThis.xgrammar;
 });
 
-/** Returns what follows a text by a constraint's grammar: which tokens may come next, with the end as the last. */
+/** Returns a matcher of a constraint's grammar. `allowed` has a flag for each token, and the last one for the end. */
 async function follower(constraint) {
   const vocabulary = [...TOKENS.map((token) => writtenBytes(bytes(token))), ""];
   const { length } = vocabulary;

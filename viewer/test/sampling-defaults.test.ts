@@ -1,4 +1,4 @@
-// Tests how a page samples texts and answers, as glgpt/checkpoint/generation_config.py reads it.
+// Tests the default sampling of texts and answers, which glgpt/checkpoint/generation_config.py also computes.
 
 import { describe, expect, it } from "vitest";
 import { CHAT_SAMPLING, TEXT_SAMPLING } from "../src/runtime/generated/sampling";

@@ -1,4 +1,4 @@
-// Tests that the quick check of a document agrees with the validator that names errors.
+// Tests that the quick check of a document agrees with the slower validator, which names the errors.
 
 import { Validator, type Schema } from "@cfworker/json-schema";
 import { describe, expect, it } from "vitest";
@@ -11,7 +11,7 @@ import tokenizer from "../schema/tokenizer.schema.json";
 import training from "../schema/training.schema.json";
 import { matchesSchema } from "../src/runtime/engine/schema-match";
 
-/** The keywords that a sample depends on. */
+/** Holds the keywords that a sample depends on. */
 interface Part {
   $id?: string;
   $ref?: string;
@@ -36,7 +36,7 @@ const SCHEMAS = { manifest, player, program, recorded, reference, tokenizer, tra
   Part
 >;
 const OTHERS = [manifest];
-const MAX_DEPTH = 9; // of references, which may be recursive
+const MAX_DEPTH = 9; // maximum depth of references, which may be recursive
 const TEXTS = ["x", "0".repeat(64), "AAAA", "bytes", "{}", "shapes/a", "https://a.b/", "wss://a.b/"];
 const ODD: unknown[] = [null, true, 0, 1, -1, 0.5, 1e9, "", "ab", "f32", "x".repeat(99), [], [1, 2], {}, { a: 1 }];
 
@@ -74,7 +74,7 @@ function sample(part: Part, root: Part, depth = 0): unknown {
   }
 }
 
-/** Yields copies of a document, in each of which one value is another one, is missing or has another one next to it. */
+/** Yields copies of a document. In each copy, one value is replaced, missing or repeated, or has a new neighbour. */
 function* changed(document: unknown): Generator {
   yield* ODD;
   if (Array.isArray(document)) {
@@ -94,7 +94,7 @@ describe.each(Object.entries(SCHEMAS))("%s", (name, schema) => {
   it("is checked as by the validator", () => {
     const validator = new Validator(schema as Schema, "2020-12", true);
     if (name !== "manifest") validator.addSchema(manifest as Schema);
-    const document: unknown = JSON.parse(JSON.stringify(sample(schema, schema))); // without what is undefined
+    const document: unknown = JSON.parse(JSON.stringify(sample(schema, schema))); // drops undefined values
     expect(validator.validate(document).errors).toEqual([]);
     const counts = { valid: 0, other: 0 };
     for (const each of [document, ...changed(document)]) {

@@ -1,4 +1,4 @@
-// Tests how the page and its functions sample with a model that recommends settings.
+// Tests how the page and its functions sample if a model recommends settings.
 
 import { beforeEach, expect, it } from "vitest";
 import type { Glgpt } from "../src/api";
@@ -7,7 +7,7 @@ import { settings } from "../src/app/stores/settings";
 import { sampling } from "../src/completion-request";
 import { TEXT_SAMPLING } from "../src/runtime/generated/sampling";
 
-/** Selects a model with these recommended settings; absent: it recommends none. */
+/** Selects a model with these recommended settings, or without recommendations. */
 function select(recommended?: object): void {
   const config = { n_positions: 64 };
   const model = { manifest: { prompts: [], config, sampling: recommended }, split: null, tokenizer: null };

@@ -1,4 +1,4 @@
-// Checks the cases that Python computes too: tests/page/shared_cases.py writes them, and pytest checks them for Python.
+// Checks cases that Python also computes. tests/page/shared_cases.py writes them; pytest checks them in Python.
 
 import { describe, expect, it } from "vitest";
 import shared from "../../tests/page/shared_cases.json";
@@ -28,7 +28,7 @@ import { answers } from "../src/training/task";
 import { trainBpe } from "../src/training/bpe";
 import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows, type Rates } from "../src/training/batches";
 
-/** Expects equality, of numbers to eleven digits. */
+/** Expects equality. Numbers must be equal to eleven digits. */
 function near(found: unknown, expected: unknown): void {
   if (typeof found === "number" && typeof expected === "number")
     expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-11 * Math.max(1, Math.abs(expected)));
@@ -177,7 +177,7 @@ describe("cases shared with Python", () => {
   it.each(shared.chats.templates)("a chat with the template $name", async ({ template, messages, ids, called }) => {
     const render = (job: RenderJob) => Promise.resolve((rendered(job) as { texts: string[] }).texts);
     const vocabulary = new Tokenizer(parseTokenizer(shared.chats.tokenizer, "tokenizer.json"));
-    const data = template as unknown as ChatTemplateData; // each type of JSON has its own keys
+    const data = template as unknown as ChatTemplateData; // TypeScript infers a separate type for each case
     const chat = new ChatTemplate(data, vocabulary, { render, close: () => {} });
     for (const [i, each] of messages.entries()) expect(await chat.ids(each as ChatMessage[])).toEqual(ids[i]);
     if (!called) return;

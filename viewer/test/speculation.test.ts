@@ -1,4 +1,4 @@
-// Tests when tokens are guessed. Checking guesses is tested in a browser.
+// Tests when the page guesses tokens. A browser tests the checks of guesses.
 
 import { expect, test } from "vitest";
 import { Guessing } from "../src/runtime/engine/speculation";

@@ -85,9 +85,9 @@ describe("activations of a server", () => {
     for (const kind of ["rows", "heads"] as const) {
       expect(matrixOf(about(kind), { shape: [3, 4], data })).toEqual({ rows: 3, cols: 4, values: data });
     }
-    const cache = matrixOf(about("cache"), { shape: [2, 3, 2], data }); // heads side by side
+    const cache = matrixOf(about("cache"), { shape: [2, 3, 2], data }); // the heads are next to each other in a row
     expect([cache.rows, cache.cols, [...cache.values]]).toEqual([3, 4, [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]]);
-    const pattern = matrixOf(about("pattern"), { shape: [2, 3, 2], data }); // a row is token * heads + head
+    const pattern = matrixOf(about("pattern"), { shape: [2, 3, 2], data }); // row index: token * heads + head
     expect([pattern.rows, pattern.cols, [...pattern.values]]).toEqual([6, 2, [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]]);
   });
 });

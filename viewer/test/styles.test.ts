@@ -1,4 +1,4 @@
-// Checks the CSS: components use classes that exist, every class and colour has a place, and no line is too long.
+// Checks the CSS: components and modules have the same classes, colours are in tokens.css, and no line is too long.
 
 import { expect, test } from "vitest";
 
@@ -55,7 +55,7 @@ test("the accent and the meanings are different colours", () => {
 test("text has the sizes of tokens.css", () => {
   const found = Object.values(sheets).flatMap((css) => [...css.matchAll(/\bfont(?:-size)?: ([^;]+);/g)]);
   const others = found.map(([, value]) => value!).filter((value) => !/var\(--size-|^inherit$/.test(value));
-  expect(others).toEqual(["16px/1.5 var(--sans)"]); // what a rem is
+  expect(others).toEqual(["16px/1.5 var(--sans)"]); // the root's size, which defines a rem
 });
 
 test("only devices with a pointer have styles for hovering", () => {

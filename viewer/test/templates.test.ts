@@ -1,4 +1,4 @@
-// Tests limits on chat templates: hostile ones are refused with a reason, and the next request works.
+// Tests limits on chat templates: hostile templates are refused with a reason, and the next request works.
 
 import { afterEach, expect, test, vi } from "vitest";
 import { rendered, type Rendered, type RenderJob } from "../src/runtime/chat/interpreter";
@@ -91,7 +91,7 @@ test("a list of templates has one for messages with tools", () => {
 
 type Said = Rendered | "ready" | "broken";
 
-/** Returns a renderer and its workers; `answer` returns what the worker of this number answers to a job. */
+/** Returns a renderer and its workers. `answer(n)` returns the answer of worker n to a job; null: no answer. */
 function workers(answer: (worker: number) => Said | null = () => null) {
   const started: { ended: boolean; say: (said: Said) => void }[] = [];
   const renderer = new TemplateRenderer(() => {
@@ -178,7 +178,7 @@ test("a worker that cannot be loaded is reported at once, and one that was begun
 test("a closed renderer ends its worker and the template that it renders", async () => {
   const { renderer, started } = workers();
   const first = renderer.begin().render(A);
-  await new Promise((next) => setTimeout(next)); // the job waits for the worker
+  await new Promise((next) => setTimeout(next)); // until the job waits for the worker
   renderer.close();
   await expect(first).rejects.toThrow("its worker was closed");
   expect(started[0]!.ended).toBe(true);

@@ -1,4 +1,4 @@
-// Tests which text a training takes when several are chosen while others load.
+// Tests which text a training run uses if a visitor chooses another text while one loads.
 
 import { beforeEach, expect, it, vi } from "vitest";
 import type { FetchOptions } from "../src/training/fetching";
@@ -27,7 +27,7 @@ beforeEach(() => {
 /** Chooses a data set that is still loading. */
 function chooseSlow(): Promise<void> {
   const chosen = train.takeSet("slow");
-  expect(train.preparing.value).not.toBeNull(); // Start waits for it
+  expect(train.preparing.value).not.toBeNull(); // Start waits for the data set
   return chosen;
 }
 

@@ -1,4 +1,4 @@
-// Tests the measurements of the Tokens step, whose workers may end in another order than they began.
+// Tests the measurements of the Tokens step. Their workers may end in another order than they started in.
 
 import { expect, it, vi } from "vitest";
 import type { Bpe, Cut } from "../src/training/bpe";

@@ -31,7 +31,7 @@ interface Case {
   ids: number[];
 }
 
-/** Made by `glgpt tokenizer train`; tests/browser/test_page_training.py checks that it still gives the same. */
+/** Holds results of `glgpt tokenizer train`. tests/browser/test_page_training.py checks that they are current. */
 const cases: Case[] = made;
 
 describe("the loss scale", () => {
@@ -87,7 +87,7 @@ describe("cleaning a text of repeats", () => {
     ["blanks", blanks, blanks],
     ["lines", lines, "\n\nx\n"],
   ])(
-    "is linear in its %s", // retrying each position to the end of the text takes 10 to 40 seconds
+    "is linear in its %s", // scanning to the end of the text from each position takes 10 to 40 seconds
     (_, text, cleaned) => {
       const begun = performance.now();
       expect(clean([text], CLEANING).text === cleaned).toBe(true);
@@ -104,7 +104,7 @@ describe("the inputs of a step", () => {
     const ids = Uint16Array.from({ length: 1000 }, (_, i) => i % 97);
     const { inputs, targets } = windows(ids, starts(7, 3, 4, 994), 6);
     expect(Array.from(inputs).filter((_, i) => i % 4 === 1)).toEqual([50, 51, 52, 53, 54, 55]); // the second window
-    expect(Array.from(targets.subarray(0, 4))).toEqual([93, 51, 17, 76]); // position 0 of all of them
+    expect(Array.from(targets.subarray(0, 4))).toEqual([93, 51, 17, 76]); // position 0 of all windows
     expect(fixedWindows(1000, 64, 512)).toEqual([0, 64, 192, 320, 448, 576, 704, 832]);
   });
 
@@ -200,13 +200,13 @@ describe("a saved state", () => {
 describe("the steps of a session", () => {
   const BATCH = 4;
   const CONTEXT = 8;
-  const STEP = 40; // ms on this device
+  const STEP = 40; // ms per step on the simulated device
 
   let now = 0;
   beforeEach(() => void vi.spyOn(performance, "now").mockImplementation(() => now));
   afterEach(() => void vi.restoreAllMocks());
 
-  /** Returns a session whose device takes `first` ms for step 1 and STEP ms for others, and reports three at once. */
+  /** Returns a session on a device that takes `first` ms for step 1, STEP ms for others, and reports three at once. */
   function session(steps: number, first: number): Session {
     const late: Arrived[] = [];
     let free = 0;
@@ -305,7 +305,7 @@ describe("ping-pong states", () => {
   };
   const bound: unknown[] = [];
   const drawn: unknown[] = [];
-  /** Returns a player on a device that records what is bound and drawn into. */
+  /** Returns a player on a device that records the textures that are bound and the framebuffers that are drawn into. */
   const made = () => {
     const gl = new Proxy<Record<string, unknown>>(
       {},
@@ -316,7 +316,7 @@ describe("ping-pong states", () => {
           if (key === "createBuffer" || key === "createShader" || key === "createProgram" || key === "fenceSync")
             return () => ({});
           if (key === "getProgramParameter") return () => true;
-          if (key === "getSyncParameter") return () => 1; // SIGNALED; all constants are 1
+          if (key === "getSyncParameter") return () => 1; // 1 is SIGNALED, since all constants are 1
           return typeof key === "string" && key === key.toUpperCase() ? 1 : () => 0;
         },
       },
@@ -355,7 +355,7 @@ describe("ping-pong states", () => {
   });
   it("refuse a scalar that does not fit", () => {
     const player = made();
-    player.set("pos", 2 ** 32 - 1); // fits, like the bits of a seed
+    player.set("pos", 2 ** 32 - 1); // fits, since the bits of a seed need it
     const wrong: [string, number][] = [
       ["pos", 1.5],
       ["pos", 2 ** 32],

@@ -1,4 +1,4 @@
-// Checks that the published types (glgpt.d.ts) compile, and that a program that uses them does.
+// Checks that the published types (glgpt.d.ts) compile, and that a program that uses them compiles.
 
 import { execFile } from "node:child_process";
 import { mkdtemp, rm } from "node:fs/promises";

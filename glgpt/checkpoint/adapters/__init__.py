@@ -1,1 +1,1 @@
-"""Reads adapters: small files of changes to a model's weights, which are added while the weights are read."""
+"""Reads adapters: small files that hold changes to a model's weights. `Checkpoint.read` adds them."""

@@ -33,7 +33,7 @@ MAX_RANK = 1 << 14
 MAX_PATTERNS, MAX_PATTERN_CHARACTERS = 1000, 200
 _ROWS = 1024  # rows of a weight that are changed at once: temporaries stay at a few MB
 
-# Fields of adapter_config.json with which the weights are not the sum above, and the values that change nothing.
+# Fields of adapter_config.json for changes other than W + scale * B A, and the values that mean no such change.
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "use_dora": (None, False),
     "use_qalora": (None, False),
@@ -45,11 +45,11 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "trainable_token_indices": (None, [], {}),
     "target_parameters": (None, []),
     "alora_invocation_tokens": (None, []),
-    # Others change the weights of the model to which the adapter belongs.
+    # Other values mean that W, the weight in the model's files, was changed too.
     "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),
 }
 _MATRIX = re.compile(r"(.+)\.(lora_[AB]|lora_embedding_[AB]|base_layer)(?:\.weight)?", re.DOTALL)
-# A file's regular expressions must end in short time: no repetition of a group, and few of characters.
+# To match quickly, a file's regular expressions may have at most `MAX_REPETITIONS` repetitions, and none of a group.
 _UNSAFE = re.compile(r"\)[*+?{]|\(\?|\\[1-9]")
 _REPEATED = re.compile(r"[*+?{]")
 MAX_REPETITIONS = 3
@@ -57,10 +57,11 @@ MAX_REPETITIONS = 3
 
 @dataclass(frozen=True)
 class Change:
-    """Holds what is added to a tensor of the model's files: scale * left right, `[rows, r]` and `[r, columns]`.
+    """Holds the change of one tensor in the model's files: scale * left right.
 
-    They are B and A, or their transposes if `turned`: the tensor is an embedding, or stored as `[in, out]`. PEFT saves
-    an adapted embedding too, and uses it as the `base`.
+    The matrix left has the shape `[rows, r]`, and right has the shape `[r, columns]`. Left is B and right is A. If
+    `turned` (the tensor is an embedding, or is stored as `[in, out]`), left is A and right is B, both transposed. PEFT
+    may save the embedding that it adapts: the change is then added to this `base`.
     """
 
     a: Stored
@@ -70,13 +71,13 @@ class Change:
     base: Stored | None
 
     def factors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Reads left and right."""
+        """Reads the matrices left and right."""
         a, b = _values(self.a), _values(self.b)
         return (a.T, b.T) if self.turned else (b, a)
 
 
 class Adapter:
-    """An adapter that fits a model: what is added to the tensors of its files, by their names."""
+    """An adapter that fits a model: the changes of the model's tensors, by the tensors' names."""
 
     def __init__(self, path: Path, config: ModelConfig, changes: Mapping[str, Change]) -> None:
         """Use `Adapter.open`."""
@@ -86,8 +87,8 @@ class Adapter:
     def open(cls, folder: str | Path, config: ModelConfig) -> Adapter:
         """Opens an adapter's folder for a model.
 
-        Raises GlgptError, naming the file and the field or tensor, for one that is damaged, of another kind, or for a
-        model of other shapes.
+        Raises GlgptError, naming the file and the field or tensor, for an adapter that is damaged, of another kind, or
+        made for a model whose tensors have other shapes.
         """
         path = Path(folder).expanduser()
         if not path.is_dir():
@@ -100,11 +101,15 @@ class Adapter:
         return cls(path, config, dict(_change(file, config, settings, *module) for module in modules.items()))
 
     def changes(self, name: str) -> bool:
-        """True if a parameter is changed."""
+        """True if the adapter changes a parameter."""
         return self._config.file_place(name)[0].name in self._changes
 
     def merged(self, name: str, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Returns a parameter with its change. Raises GlgptError if the adapter cannot be read."""
+        """Returns the values of a parameter with the change added.
+
+        `values` are those in the model's file; the adapter's `base`, if there is one, replaces them. Raises GlgptError
+        if the adapter cannot be read.
+        """
         tensor, rows = self._config.file_place(name)
         change = self._changes[tensor.name]
         try:
@@ -114,7 +119,7 @@ class Adapter:
             where = f"{quoted(change.a.path, 300)}: the change of {tensor.name}"
             raise FileError(f"{where} cannot be read: {first_line(error)}") from None
         left = left[rows]
-        with np.errstate(over="ignore", invalid="ignore"):  # `Checkpoint.read` refuses what is not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # `Checkpoint.read` refuses values that are not finite
             for start in range(0, len(found), _ROWS):
                 found[start : start + _ROWS] += np.float32(change.scale) * (left[start : start + _ROWS] @ right)
         return found
@@ -127,7 +132,7 @@ def _values(stored: Stored) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The numbers of `adapter_config.json`; patterns are regular expressions of names of modules."""
+    """The ranks and scales in `adapter_config.json`. Keys of `ranks` and `alphas` are patterns of module names."""
 
     path: Path
     rank: int
@@ -138,17 +143,15 @@ class _Settings:
 
     @classmethod
     def read(cls, path: Path) -> _Settings:
-        """Reads a file. Raises FileError, naming the field, for what glgpt does not add."""
+        """Reads an adapter_config.json. Raises FileError, naming the field, for an unsupported kind of adapter."""
         fields, where = read_json(path), quoted(path, 300)
         kind = fields.get("peft_type")
         if kind != "LORA":
-            raise FileError(f"{where}: peft_type is {written(kind)}; glgpt adds 'LORA' adapters")
+            raise FileError(f"{where}: peft_type is {written(kind)}; glgpt supports 'LORA' adapters")
         for name, supported in _UNSUPPORTED.items():
             value = fields.get(name)
             if not any(value is each or (value == each and type(value) is type(each)) for each in supported):
-                raise FileError(
-                    f"{where}: {name} is {written(value)}; glgpt adds adapters with {written(supported[-1])}"
-                )
+                raise FileError(f"{where}: {name} is {written(value)}; glgpt supports {written(supported[-1])}")
         root = fields.get("use_rslora", False)
         if not isinstance(root, bool | None):
             raise FileError(f"{where}: use_rslora is {written(root)}; it must be true or false")
@@ -180,7 +183,7 @@ def _alpha(where: str, name: str, value: Any) -> float:
 
 
 def _patterns(where: str, fields: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
-    """Returns the patterns of a field and their values. Raises FileError for one that could match for very long."""
+    """Returns a field's patterns and their values. Raises FileError for a pattern that could take long to match."""
     found = fields.get(name) or {}
     if not isinstance(found, dict) or len(found) > MAX_PATTERNS:
         raise FileError(f"{where}: {name} is {written(found)}; it must be an object with patterns of module names")
@@ -198,17 +201,17 @@ def _patterns(where: str, fields: Mapping[str, Any], name: str) -> list[tuple[st
 
 
 def _matching(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """Returns the value of the first pattern that matches a name, or the end of it after a dot."""
+    """Returns the value of the first pattern that matches a module's name, or its end after a dot; else `default`."""
     return next((v for key, v in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), default)
 
 
 def _matrices(file: Path, tensors: Mapping[str, Stored]) -> dict[str, dict[str, Stored]]:
-    """Returns the tensors of each module by what they are, such as `lora_A`. Raises FileError for other tensors."""
+    """Returns the tensors of each module by their roles, such as `lora_A`. Raises FileError for other tensors."""
     found: dict[str, dict[str, Stored]] = {}
     for name, tensor in tensors.items():
         parts, where = _MATRIX.fullmatch(name.removeprefix(PREFIX)), f"{quoted(file, 300)}: tensor {quoted(name, 200)}"
         if not parts:
-            raise FileError(f"{where} is not a matrix of LoRA; glgpt adds lora_A and lora_B")
+            raise FileError(f"{where} is not a matrix of LoRA; glgpt supports lora_A and lora_B")
         if not tensor.readable or len(tensor.shape) != 2:
             about = f"has dtype {tensor.dtype} and shape {list(tensor.shape)}"
             raise FileError(f"{where} {about}; glgpt reads matrices of {', '.join(READABLE)}")
@@ -224,7 +227,7 @@ def _change(
     """Returns the name of the tensor that a module of the adapter changes, and the change."""
     where = f"{quoted(file, 300)}: {quoted(module, 200)}"
     name = f"{module}.weight".removeprefix(config.prefix)
-    name = config.head if name == ModelConfig.head else name  # the usual name, also of a family with another
+    name = config.head if name == ModelConfig.head else name  # an adapter may use the head's usual name for any family
     tensor, embedding = config.file_tensors.get(name), name == config.embedding
     if name in (*config.tied, *config.tied.values()):
         raise FileError(f"{where} cannot be adapted alone: the model's embedding is also its head")
@@ -241,5 +244,5 @@ def _change(
             raise FileError(f"{where} has no {part}")
         if found.shape != shape:
             own = f"{part} has shape {list(found.shape)}, but {name} has shape {list(tensor.shape)}"
-            raise FileError(f"{where}: {own} and {settings.path.name} the rank {rank}, which need {list(shape)}")
+            raise FileError(f"{where}: {own}; {settings.path.name} has rank {rank}, so the shape must be {list(shape)}")
     return name, Change(matrices[f"{kind}_A"], matrices[f"{kind}_B"], scale, turned, matrices.get("base_layer"))

@@ -36,18 +36,18 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt api model.gguf --port 8000 --dtype f16\n"
         "glgpt api --host 0.0.0.0 --api-key-file key.txt --origin https://chat.example.org",
         "Clients use http://127.0.0.1:8080/v1 as their base URL: /v1/chat/completions, /v1/completions, /v1/models.\n"
-        "/health and /metrics are for operators. Ctrl-C lets running answers end, the second Ctrl-C does not.",
+        "/health and /metrics are for operators. Ctrl-C lets running answers end; a second Ctrl-C stops them.",
     )
     add_chat_model_options(p)
     add_adapter_option(p)
-    p.add_argument("--port", type=count, default=8080, metavar="PORT", help="0 takes a free one (default 8080)")
+    p.add_argument("--port", type=count, default=8080, metavar="PORT", help="0 selects a free port (default 8080)")
     p.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS",
-        help="address to listen on (default 127.0.0.1: only this machine); others need an API key",
+        help="address to listen on (default 127.0.0.1: only this machine); other addresses need an API key",
     )  # fmt: skip
     p.add_argument(
         "--api-key", metavar="TEXT",
-        help="key that clients must send (default: $GLGPT_API_KEY); other users of this machine can see it here",
+        help="key that clients must send (default: $GLGPT_API_KEY); other users of this machine can see the option",
     )  # fmt: skip
     p.add_argument("--api-key-file", metavar="FILE", help="read the key from this file")
     p.add_argument(
@@ -64,7 +64,7 @@ def add_parser(sub: Subparsers) -> None:
     p.add_argument("--queue", type=count, default=64, metavar="N", help=text)
     p.add_argument(
         "--cache-tokens", type=positive, metavar="N",
-        help="tokens that the caches of all active texts hold together (default: 1024 for each, or the context)",
+        help="tokens in the caches of all active texts together (default: 1024 per text, or the context if shorter)",
     )  # fmt: skip
     p.add_argument(
         "--speculate", action="store_true",
@@ -76,7 +76,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt api`."""
+    """Runs `glgpt api`."""
     from glgpt.api.access import api_key
     from glgpt.api.engine import Engine
     from glgpt.api.server import ApiServer

@@ -40,7 +40,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt bench`."""
+    """Runs `glgpt bench`."""
     begun = time.monotonic()
 
     def doing(what: str) -> None:

@@ -66,8 +66,8 @@ def add_parser(sub: Subparsers) -> None:
     )  # fmt: skip
     p.add_argument(
         "--cache", metavar="FILE",
-        help="load the model's cache of an earlier chat from this file, if it exists, and save it at the end: a chat "
-        "that begins alike computes only what is new; the file has the chat's text",
+        help="load the KV cache of an earlier chat from this file, if it exists, and save the new one at the end: a "
+        "chat with the same beginning computes only its new tokens; the file contains the chat's text",
     )  # fmt: skip
     add_sampling_options(p, chat=True)
     add_json_option(p, "print the messages and statistics as JSON; with --message or stdin")
@@ -76,7 +76,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt chat`."""
+    """Runs `glgpt chat`."""
     args.model = chat_model(args)
     sampling = sampling_options(args)  # raises for values out of range before the model loads
     messages = _messages(args)
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     cache = _cache_file(args.cache)
     draw_in_one_thread(args)
     with Renderer() as renderer:
-        renderer.start()  # its process is ready when the model is
+        renderer.start()  # its process starts while the model loads
         with open_model(args) as model:
             model.chat_template.renderer = renderer
             conversation = Conversation(model, system=args.system, tokens=args.tokens, seed=args.seed, **sampling)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cache_file(name: str | None) -> Path | None:
-    """Returns the path of --cache. Raises GlgptError, before the model loads, if no file can be there."""
+    """Returns the path of --cache. Raises GlgptError, before the model loads, if it cannot be a file."""
     path = None if name is None else Path(name).expanduser()
     if path and path.is_dir():
         raise GlgptError(f"--cache {quoted(path, 300)} is a folder; give a file")
@@ -107,7 +107,7 @@ def _cache_file(name: str | None) -> Path | None:
 
 @contextlib.contextmanager
 def _cache(path: Path | None, conversation: Conversation) -> Iterator[None]:
-    """Loads the model's cache from a file that exists, and saves it after the block if that ends without an error."""
+    """Loads the model's cache from the file if it exists; saves it after the block, unless an error ends the block."""
     if path and path.exists():
         tokens = conversation.model.load_cache(path)
         print(f"the cache of {tokens} tokens was loaded from {quoted(path, 300)}", file=sys.stderr)
@@ -120,19 +120,19 @@ def _cache(path: Path | None, conversation: Conversation) -> Iterator[None]:
 
 
 def _messages(args: argparse.Namespace) -> list[str] | None:
-    """Returns the messages of the options, or of stdin as one; None if they are typed in a terminal."""
+    """Returns the messages of the options, or stdin as one message; None if messages are typed in a terminal."""
     if args.message is None and sys.stdin is not None and sys.stdin.isatty():
         return None
     given = [read_input("-").strip()] if args.message is None else list(args.message)
     if any(not text.strip() for text in given):
         raise GlgptError("a message is empty; give --message TEXT, or a message on stdin")
-    if any("\ud800" <= c <= "\udfff" for text in given for c in text):  # Python's surrogates for bytes not in UTF-8
+    if any("\ud800" <= c <= "\udfff" for text in given for c in text):  # Python's surrogates for invalid UTF-8
         raise GlgptError("a message is not UTF-8 text")
     return given
 
 
 def _answers(args: argparse.Namespace, conversation: Conversation, messages: list[str]) -> int:
-    """Prints the answers to messages, each followed by an empty line but the last."""
+    """Prints the answers to messages, with an empty line between two answers."""
     turns: list[dict[str, Any]] = []
     for i, text in enumerate(messages):
         answer = conversation.send(text)

@@ -31,13 +31,13 @@ def add_parser(sub: Subparsers) -> None:
     p.add_argument(
         "--dtype", choices=DTYPES,
         help="format of the matrices: f32, f16, or in a GGUF file q8 (Q8_0) or q4 (Q4_1, with the value and down "
-        "projections, the embedding and the head as Q8_0); default: f16 if the model's are, else f32",
+        "projections, the embedding and the head as Q8_0); default: f16 if the model's matrices are f16, else f32",
     )  # fmt: skip
     add_json_option(p)
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt convert`."""
+    """Runs `glgpt convert`."""
     with progress("converting", "B") as show:
         found = convert(args.model, args.to, args.dtype, show, args.adapter)
     out = quoted(args.to)

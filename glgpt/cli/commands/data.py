@@ -71,7 +71,7 @@ glgpt data clean novel.txt --steps headers,lines --out clean.txt"""
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """`glgpt data list`."""
+    """Runs `glgpt data list`."""
     rows: list[dict[str, object]] = [
         {"name": name, "about": s.about, "source": s.source, "bytes": len(s.make().encode())}
         for name, s in SETS.items()
@@ -94,7 +94,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_fetch(args: argparse.Namespace) -> int:
-    """`glgpt data fetch`."""
+    """Runs `glgpt data fetch`."""
     out = output_file(args.out)
     if args.name in SETS:
         data = bundled(args.name).encode()
@@ -116,7 +116,7 @@ def run_fetch(args: argparse.Namespace) -> int:
 
 
 def run_inspect(args: argparse.Namespace) -> int:
-    """`glgpt data inspect`."""
+    """Runs `glgpt data inspect`."""
     if not args.validation < 1:
         raise GlgptError(f"--validation is {args.validation:g}; it must be below 1, such as 0.1")
     found = inspect(Text.of_files(args.files), args.validation)
@@ -132,7 +132,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 
 def run_clean(args: argparse.Namespace) -> int:
-    """`glgpt data clean`."""
+    """Runs `glgpt data clean`."""
     out = output_file(args.out)
     documents = ["".join(piece for piece, _ in Text.of_files([file]).pieces()) for file in args.files]
     text, removed = clean(documents, args.steps)

@@ -54,7 +54,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt dump`."""
+    """Runs `glgpt dump`."""
     text = prompt_text(args)
     checked_out(args.out)
     with open_model(args) as model, progress("drawing", "file") as show:

@@ -40,8 +40,8 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt eval play.txt --model gpt2 --dtype q4 --compare-to f32\n"
         "glgpt eval runs/play --suite\n"
         "glgpt eval held.txt --model gpt2 --suite --training play.txt --json",
-        "Prints nats per token, bits per byte and perplexity. With --compare-to, the loss in both formats, the KL\n"
-        "divergence between them and how often their most likely token is the same. With --suite, also accuracy,\n"
+        "Prints nats per token, bits per byte and perplexity. --compare-to prints the loss in both formats, the KL\n"
+        "divergence between them and how often their most likely token is the same. --suite also prints accuracy,\n"
         "calibration and copying, next to chance, n-gram models and the embedded model.",
     )
     p.late = "file"
@@ -60,7 +60,7 @@ def add_parser(sub: Subparsers) -> None:
     g.add_argument("--suite", action="store_true", help=text)
     g.add_argument(
         "--training", action="append", metavar="FILE",
-        help="the model's training text, for the n-gram models; may repeat (a run knows its own)",
+        help="the model's training text, for the n-gram models; may repeat (a run has its own)",
     )  # fmt: skip
     g.add_argument(
         "--tokens", type=count, default=8192, metavar="N", help="maximum tokens to score; 0 for all (default 8192)"
@@ -71,7 +71,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt eval`."""
+    """Runs `glgpt eval`."""
     if args.suite:
         return _run_suite(args)
     if args.csv or args.training:
@@ -106,7 +106,7 @@ def _compare_formats(args: argparse.Namespace, text: str) -> int:
 
 
 def _run_suite(args: argparse.Namespace) -> int:
-    """`glgpt eval --suite`; scores a run on its own text, or a model on a text file."""
+    """Runs `glgpt eval --suite`; scores a run on its own text, or a model on a text file."""
     if args.csv and args.json:
         raise GlgptError("--csv and --json cannot be combined; give one of them")
     if args.window is not None:
@@ -128,7 +128,7 @@ def _run_suite(args: argparse.Namespace) -> int:
 
 
 def _texts(args: argparse.Namespace) -> Texts:
-    """Returns the texts of the run that FILE names, which becomes `args.model`; else the texts that were given."""
+    """Returns the given texts; if FILE names a run, returns the run's texts and sets `args.model` to it."""
     run = Path(args.file) if Path(args.file).is_dir() else step_folder(args.file)
     if args.file != "-" and run:
         if args.model is not None or args.training:

@@ -70,7 +70,7 @@ def add_parser(sub: Subparsers) -> None:
     g.add_argument("--name", metavar="NAME", help=text)
     text = "example prompt; may repeat: the page opens with the first and offers all of them"
     g.add_argument("--prompt", action="append", metavar="TEXT", help=text)
-    g.add_argument("--trained-on", metavar="TEXT", help="what the model was trained on at the top")
+    g.add_argument("--trained-on", metavar="TEXT", help="description of the training data, shown at the top")
     text = "address at which the folder will be published; links to it then show a preview picture"
     g.add_argument("--site", metavar="URL", help=text)
     g.add_argument("--source", metavar="URL", help="address of the page's source code, linked at the top")
@@ -90,7 +90,7 @@ def add_parser(sub: Subparsers) -> None:
     g.add_argument("--books", metavar="URL", help=books)
     hosts = "let visitors also fetch training texts from this server; may repeat"
     g.add_argument("--fetch-from", action="append", metavar="URL", help=hosts)
-    text = "context length of the page, in tokens; less takes less memory (default: the model's, at most 2048)"
+    text = "context length of the page, in tokens; a shorter one takes less memory (default: the model's, at most 2048)"
     add_json_option(p)
     add_device_options(p, memory=False, default=DTYPE, context=text)
     add_check_option(p)
@@ -99,7 +99,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt export`."""
+    """Runs `glgpt export`."""
     from glgpt.page.export import export
     from glgpt.page.export_options import ExportOptions
     from glgpt.page.reading import Reading
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if args.player:
         return _run_player(args)
     if args.shape or args.no_common_shapes:
-        raise ArgumentError("--shape and --no-common-shapes need --player, the page into which visitors open a model")
+        raise ArgumentError("--shape and --no-common-shapes need --player, a page in which visitors open a model")
     if args.preset and not args.train:
         raise GlgptError("--preset needs --train: it sets the sizes that the page can train")
     if args.precision and not args.train:
@@ -155,13 +155,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_player_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the page into which a visitor opens a model file."""
+    """Adds the options of a page in which visitors open their own model files."""
     group = parser.add_argument_group("a page without weights")
-    text = "write no weights: visitors open GGUF and safetensors files of the common shapes, and of those of --shape"
+    text = "write no weights: visitors open GGUF and safetensors files of the common shapes and of --shape"
     group.add_argument("--player", action="store_true", help=text)
-    text = "a shape to record programs for: a config.json, a GGUF file or a model's folder; may repeat"
+    text = "also open models of the shape (architecture and sizes) in a config.json, GGUF file or folder; may repeat"
     group.add_argument("--shape", action="append", metavar="PATH", help=text)
-    group.add_argument("--no-common-shapes", action="store_true", help="record only the shapes of --shape")
+    group.add_argument("--no-common-shapes", action="store_true", help="open only models of the shapes of --shape")
 
 
 def _run_player(args: argparse.Namespace) -> int:

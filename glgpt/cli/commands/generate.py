@@ -70,7 +70,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt generate`."""
+    """Runs `glgpt generate`."""
     text = prompt_text(args, default=START)
     sampling = sampling_options(args)  # raises for values out of range before the model loads
     if args.samples == 1:
@@ -140,7 +140,7 @@ def _samples(
 
 
 def _beyond(slides: int, context: int) -> str:
-    """Returns a line about a text longer than the context, or "" if it fitted."""
+    """Returns a line about a text longer than the context, or "" if the text fitted."""
     times = {1: "once", 2: "twice"}.get(slides, f"{slides} times")
     reached = f"the text reached the context length of {context} tokens {times}"
     return f"{reached}: the older half was dropped\n" if slides else ""

@@ -25,7 +25,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt info`."""
+    """Runs `glgpt info`."""
     with progress("measuring this device"):
         results = info.describe(args.model, **device_options(args))
     report(args, results, info.render(results))

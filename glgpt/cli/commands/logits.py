@@ -40,7 +40,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt logits`."""
+    """Runs `glgpt logits`."""
     text, out = prompt_text(args), checked_file(args.out)
     with open_model(args) as model:
         ids = encode(model, text, args.ids)

@@ -21,13 +21,13 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt selftest\nglgpt selftest --device software\nglgpt selftest --op matmul --op norm\n"
         "glgpt selftest --json > report.json  # for an issue; nothing is sent",
     )
-    p.add_argument("--op", action="append", default=[], metavar="OP", help="test only this op, may repeat")
+    p.add_argument("--op", action="append", default=[], metavar="OP", help="test only this op; may repeat")
     p.add_argument("--device", type=device, default="auto", help=DEVICE)
     add_json_option(p, "print the report as JSON, at most 20 KB")
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt selftest`."""
+    """Runs `glgpt selftest`."""
     with progress("drawing every op", "case") as show:
         found = selftest.run(args.device, args.op, show)
     report(args, found, selftest.render(found))

@@ -23,7 +23,7 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt serve page\nglgpt serve page --host 0.0.0.0  # for a classroom: others on this network can open it",
     )
     p.add_argument("folder", metavar="DIR", help="folder that glgpt export wrote")
-    p.add_argument("--port", type=count, default=8042, metavar="PORT", help="0 takes a free one (default 8042)")
+    p.add_argument("--port", type=count, default=8042, metavar="PORT", help="0 selects a free port (default 8042)")
     host = (
         "address to listen on (default 127.0.0.1: only this machine); 0.0.0.0 lets anyone on the network open the page"
     )
@@ -33,7 +33,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt serve`."""
+    """Runs `glgpt serve`."""
     from glgpt.cli.qr import print_qr
     from glgpt.page.serve import serve
     from glgpt.system.network import is_loopback

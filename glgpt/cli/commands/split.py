@@ -42,14 +42,14 @@ glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRE
     p.add_argument(
         "--blocks",
         metavar="A-B",
-        help="blocks to serve, counted from 0, with the embedding if the first is among them and the head if the last "
-        "is (default: all); +A-B serves the blocks alone; embed or head serves only that",
+        help="blocks to serve, counted from 0 (default: all); the first block includes the embedding, the last "
+        "includes the head; +A-B serves the blocks without these; embed or head serves only that part",
     )
     p.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
         default="8043",
-        help="address to listen on (default 127.0.0.1:8043); port 0 takes a free one",
+        help="address to listen on (default 127.0.0.1:8043); port 0 selects a free port",
     )
     p.add_argument(
         "--token",
@@ -92,7 +92,7 @@ glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRE
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt split serve`."""
+    """Runs `glgpt split serve`."""
     from glgpt.split.server import Access, StageServer
 
     host, port = listening(args.listen, "--listen")
@@ -127,7 +127,7 @@ def _engine(args: argparse.Namespace) -> tuple[Callable[..., EngineBase], dict[s
 
 
 def _announce(args: argparse.Namespace, engine: EngineBase, url: str) -> None:
-    """Prints where the server listens, what it holds, and the bytes per token and per session."""
+    """Prints the server's address, its part of the model, and the bytes per token and per session."""
     width, takes = engine.config.n_embd, engine.takes()
     about = {"model": engine.name, "holds": str(engine.part), "dtype": engine.dtype}
     ready = {
@@ -146,7 +146,7 @@ def _announce(args: argparse.Namespace, engine: EngineBase, url: str) -> None:
         print(
             f"{quoted(engine.name)}: {engine.part} in {engine.dtype}, {mib['texture_bytes']} of textures; "
             f"{mib['session_bytes']} more per session, at most {engine.most} sessions; "
-            f"{mib['shared_bytes']} once if several run together\n"
+            f"{mib['shared_bytes']} more in total if several sessions run together\n"
             f"a token takes {4 * width:,} bytes on the network in f32, {2 * width:,} in f16, {width + 4:,} in int8\n"
             f"{url}",
             flush=True,

@@ -50,7 +50,7 @@ glgpt train play.txt --tokenizer my-tokenizer"""
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """`glgpt tokenizer train`."""
+    """Runs `glgpt tokenizer train`."""
     from glgpt.text.files import Text
     from glgpt.text.tokenizer_training import FILES, train_bpe
 
@@ -66,7 +66,7 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def run_inspect(args: argparse.Namespace) -> int:
-    """`glgpt tokenizer inspect`."""
+    """Runs `glgpt tokenizer inspect`."""
     from glgpt.text.files import Text
     from glgpt.text.tokenizer_inspection import Cut, cut_of
     from glgpt.text.tokenizer_training import make_tokenizer

@@ -72,7 +72,7 @@ def add_parser(sub: Subparsers) -> None:
     g = p.add_argument_group("evaluation, samples, checkpoints (0 disables)")
     _add(g, "--eval-every", count, "steps between validations (default 250)")
     _add(g, "--eval-tokens", count, "validation tokens, spread over the held-out text; 0 for all (default 131072)")
-    _add(g, "--validation", not_negative, "share of the text, at its end, held out for it (default 0.1)", "SHARE")
+    _add(g, "--validation", not_negative, "held-out share of the text, at its end (default 0.1)", "SHARE")
     _add(g, "--sample-every", count, "steps between sample texts (default 250)")
     _add(g, "--sample-tokens", positive, "length of a sample, in tokens (default 200)")
     _add(g, "--save-every", count, "steps between checkpoints (default 250)")
@@ -84,7 +84,7 @@ def _add(p: Any, name: str, kind: Any, text: str, metavar: str = "N") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt train`; returns 1 if the run diverged."""
+    """Runs `glgpt train`; returns 1 if the run diverged."""
     from glgpt.cli.training_dashboard import watcher
     from glgpt.training.events import DivergedError
     from glgpt.training.run import train

@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 OPTION = "--config"
-MAX_FILE_BYTES = 1 << 20  # bytes of a file
+MAX_FILE_BYTES = 1 << 20  # maximum size of a file
 
 
 def configured(args: Sequence[str], options: dict[str, argparse.Action]) -> list[str]:
@@ -39,7 +39,7 @@ def configured(args: Sequence[str], options: dict[str, argparse.Action]) -> list
     try:
         values = tomllib.loads(read_text(Path(files[0]).expanduser(), MAX_FILE_BYTES))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ArgumentError(f"{name} is not TOML: {quoted(error or 'nested too deep', 160)}") from None
+        raise ArgumentError(f"{name} is not TOML: {quoted(error or 'nested too deeply', 160)}") from None
     given = {word.partition("=")[0] for word in words}
     found: list[str] = []
     for key, value in values.items():
@@ -66,7 +66,7 @@ def _words(where: str, option: str, action: argparse.Action, value: Any) -> list
     many = isinstance(action.nargs, int) or isinstance(action, argparse._AppendAction)
     items = value if isinstance(value, list) and many else [value]
     if not all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in items):
-        raise ArgumentError(f"{where} must be a text or a number{', or a list of them' if many else ''}")
+        raise ArgumentError(f"{where} must be a string or a number{', or a list of them' if many else ''}")
     if isinstance(action.nargs, int):
         return [option, *map(str, items)]
     return [f"{option}={item}" for item in items]

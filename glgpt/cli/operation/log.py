@@ -33,7 +33,7 @@ def log_on_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_elsewhere() -> Iterator[None]:
-    """Leaves these messages to the root logger inside the block: a server formats its own log."""
+    """Leaves messages to the root logger inside the block, because a server formats its log itself."""
     loggers = [logging.getLogger(name) for name in SHOWN]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Options for operators of servers: a configuration file, logs and metrics."""
+"""Adds and applies options for operators of servers: a configuration file, logs and metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 def add_server_options(parser: argparse.ArgumentParser, level: str = "warning", file: bool = True) -> None:
     """Adds the options that `operated` applies, and `--config`, which `Parser` reads; `file` adds `--log-file`."""
     g = parser.add_argument_group("operation")
-    text = "TOML file with options by their long names without --; options given here take precedence"
+    text = "TOML file with options by their long names without --; options on the command line take precedence"
     g.add_argument(OPTION, metavar="FILE", help=text)
     text = "serve Prometheus metrics at /metrics on this address (default: no metrics)"
     g.add_argument("--metrics", metavar="[HOST:]PORT", help=text)
@@ -32,7 +32,7 @@ def add_server_options(parser: argparse.ArgumentParser, level: str = "warning", 
 
 @contextlib.contextmanager
 def operated(args: argparse.Namespace) -> Iterator[None]:
-    """Logs and serves metrics inside the block, as the options say.
+    """Writes the log and serves metrics inside the block, as the options require.
 
     Raises ArgumentError for an address that cannot be used, and FileError for a log file that cannot be written.
     """

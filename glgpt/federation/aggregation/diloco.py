@@ -1,4 +1,4 @@
-"""DiLoCo as a Flower strategy: the clients' mean is the gradient of an outer optimizer."""
+"""Implements DiLoCo as a Flower strategy: an outer optimizer uses the clients' mean change as its gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glgpt.federation.rules import Outer, trimmed_mean, weighted_mean
 
 
 class Diloco(FedAvg):
-    """FedAvg with an outer Nesterov step on the clients' mean; with `trim`, on their trimmed mean."""
+    """FedAvg with an outer Nesterov step towards the clients' mean; with `trim`, towards their trimmed mean."""
 
     def __init__(self, outer: Outer, trim: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -25,7 +25,7 @@ class Diloco(FedAvg):
 
     @property
     def velocity(self) -> dict[str, Any] | None:
-        """The outer optimizer's velocity, in the form in which Flower's strategies hold their state."""
+        """Returns the outer optimizer's velocity, in the form in which Flower's strategies hold their state."""
         return None if self.outer.velocity is None else {KEY: self.outer.velocity}
 
     @velocity.setter
@@ -42,7 +42,7 @@ class Diloco(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Returns the parameters after the round."""
+        """Returns the parameters after the round and the mean metrics, or (None, None) without a valid reply."""
         good = [reply.content for reply in replies if not reply.has_error()]
         if not good:
             return None, None

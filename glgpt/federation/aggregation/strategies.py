@@ -1,7 +1,7 @@
-"""The strategies of a session: how the ServerApp combines the updates of a round.
+"""Lists the strategies by which the ServerApp combines the updates of a round.
 
-`STRATEGIES` is the only list of them. The command line, the checks of a session, the dashboard and the table in the
-documentation derive from it. Flower is imported only by the factories, so that `glgpt federate --help` works without.
+`STRATEGIES` is the only list of strategies. The command line, the checks of a session, the dashboard and the table in
+the documentation derive from it. Only the factories import Flower, so that `glgpt federate --help` works without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 DEFAULT = "diloco"
-SITES: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}  # asks every site
+# Options with which a Flower strategy sends each round to all sites. A site is a gateway, which is one node to Flower.
+SITES: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
 
 class Options(Protocol):
@@ -25,27 +26,27 @@ class Options(Protocol):
 
     @property
     def quorum(self) -> int:
-        """Minimum number of updates in a round."""
+        """Returns the minimum number of updates in a round."""
 
     @property
     def public(self) -> bool:
-        """True if updates are clipped, and trimmed by the strategies that can."""
+        """True if updates are clipped, and a strategy with `trims` uses a trimmed mean."""
 
     @property
     def outer_lr(self) -> float:
-        """Learning rate of the outer optimizer."""
+        """Returns the learning rate of the outer optimizer."""
 
     @property
     def outer_momentum(self) -> float:
-        """Momentum of the outer optimizer."""
+        """Returns the momentum of the outer optimizer."""
 
     @property
     def dp_noise(self) -> float:
-        """Noise multiplier of differential privacy; 0: none."""
+        """Returns the noise multiplier of differential privacy; 0: no noise."""
 
     @property
     def dp_clip(self) -> float:
-        """Maximum norm of a change, if there is noise."""
+        """Returns the norm to which changes are clipped if `dp_noise` is not 0."""
 
 
 def _diloco(options: Options) -> FlowerStrategy:
@@ -60,7 +61,7 @@ def _fedavg(options: Options) -> FlowerStrategy:
     from glgpt.federation.aggregation.diloco import Diloco
     from glgpt.federation.aggregation.updates import ALIKE
 
-    if options.dp_noise:  # equal weights bound how far one client can move the mean
+    if options.dp_noise:  # equal weights, so that the effect of one client on the mean is bounded
         alike = FedAvg(weighted_by_key=ALIKE, **SITES)
         return DifferentialPrivacyServerSideFixedClipping(alike, options.dp_noise, options.dp_clip, options.quorum)
     return Diloco(Outer(1.0, 0.0), options.public, **SITES)
@@ -88,14 +89,15 @@ def _trimmed(options: Options) -> FlowerStrategy:
 class Strategy:
     """A way to combine the updates of a round.
 
-    `factory` returns the Flower strategy for a session. `state` names its attributes that the checkpoint retains; each
-    is a dictionary with the array at `updates.KEY`, or None. `trims` is True if a public session takes a trimmed mean.
+    `factory` returns the Flower strategy for a session. Checkpoints store the attributes of this Flower strategy that
+    `state` names; each is None or a dictionary with an array at `updates.KEY`. With `trims`, public sessions use a
+    trimmed mean.
     """
 
     factory: Callable[[Options], FlowerStrategy]
     summary: str
     state: tuple[str, ...] = ()
-    needs_all_updates: bool = False  # compares all updates of a round, so that there can be one gateway only
+    needs_all_updates: bool = False  # compares all updates of a round, so a session can have only one gateway
     supports_dp: bool = False  # bounds the effect of one device, as differential privacy requires
     trims: bool = False
 
@@ -111,20 +113,23 @@ STATE = tuple(name for strategy in STRATEGIES.values() for name in strategy.stat
 
 
 def get_strategy(name: str) -> Strategy:
-    """Returns the strategy of this name. Raises ArgumentError if there is none."""
+    """Returns the strategy with this name. Raises ArgumentError if there is none."""
     if name not in STRATEGIES:
         raise ArgumentError(f"unknown strategy {written(name)}; expected {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
 
 
 def checked_name(name: str) -> str:
-    """Returns the name of a strategy. Raises ArgumentError if there is none of this name."""
+    """Returns `name` unchanged. Raises ArgumentError if no strategy has this name."""
     get_strategy(name)
     return name
 
 
 def create(name: str, options: Options) -> FlowerStrategy:
-    """Returns the Flower strategy for a session. Raises ArgumentError if there is none for its terms."""
+    """Returns the Flower strategy for a session.
+
+    Raises ArgumentError for an unknown name, and for a strategy without the differential privacy that `options` demand.
+    """
     strategy = get_strategy(name)
     if options.dp_noise and not strategy.supports_dp:
         raise ArgumentError(f"strategy {name} has no differential privacy; use {' or '.join(names('supports_dp'))}")

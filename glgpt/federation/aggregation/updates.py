@@ -1,4 +1,4 @@
-"""A client's update and the shared parameters as Flower's strategies take them."""
+"""Converts a client's update and the shared parameters to the form that Flower's strategies take."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from glgpt.federation.protocol import Vector
 
-KEY = "parameters"  # name of the array
-ALIKE = "alike"  # metric that strategies weight updates by: the same for every client
+KEY = "parameters"  # name of the array that holds all parameters
+ALIKE = "alike"  # metric that is 1 for every client: a strategy that weights updates by it weights them equally
 
 
 def arrays_of(parameters: Vector) -> ArrayRecord:
@@ -23,7 +23,7 @@ def client_reply(question: Message, parameters: Vector, tokens: float, loss: flo
 
 
 def number_in(content: RecordDict, name: str) -> float:
-    """Returns a metric of a reply."""
+    """Returns a metric of a reply. Raises KeyError or AssertionError if it is not a single number."""
     value = content.metric_records["metrics"][name]
     assert isinstance(value, (int, float))
     return value

@@ -65,7 +65,7 @@ class Control:
         )
 
     def start(self, folder: Path, terms: bytes) -> int:
-        """Starts the ServerApp on a session's folder and returns the run's id. `terms` are for supernodes."""
+        """Starts the ServerApp on a session's folder and returns the run's id. Supernodes receive `terms` as a file."""
         files = {"pyproject.toml": APP.encode(), "app.py": CODE, "LICENSE": LICENSE, TERMS: terms}
         content, _ = build_fab_from_files(files)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})

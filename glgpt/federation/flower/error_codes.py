@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from flwr.common.constant import ErrorCode
 
-# Error codes of a reply that mean that a node was offline, not that its app failed
+# Codes in an error reply which mean that the node was offline, not that the app on the node failed
 OFFLINE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""Has the commands that start Flower's processes, and keeps SuperLink's database small."""
+"""Builds the commands that start Flower's processes, and keeps SuperLink's database small."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_FREE_BYTES = 32 << 20  # unused space that SuperLink's database may take
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Returns the environment for Flower's processes: no telemetry, files under `home`, this Python's commands.
+    """Returns the environment for Flower's processes: no telemetry, files under `home`, commands of this Python first.
 
-    They import nothing from the current folder, which may hold a stranger's files (Python 3.11 and newer).
+    The processes import nothing from the current folder, which may hold a stranger's files (Python 3.11 and newer).
     """
     search = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     own = {"FLWR_HOME": str(home), "PATH": os.pathsep.join(search), "PYTHONSAFEPATH": "1"}
@@ -32,7 +32,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
-    """Returns the command for SuperLink, on loopback: its Control API has no authentication and can run code."""
+    """Returns the command for SuperLink. It listens only on loopback: anyone who can connect to it can run code."""
     return [
         sys.executable, "-c", "from flwr.superlink.cli import flower_superlink; flower_superlink()",
         "--insecure", "--host", "127.0.0.1", "--port", str(port), "--database", str(database),
@@ -60,9 +60,10 @@ def shrink_database(database: Path) -> None:
 
 
 def trim_database(database: Path) -> None:
-    """Frees the disk space of rounds that SuperLink has deleted, if there is much of it.
+    """Frees the disk space of rounds that SuperLink has deleted from its database, if it exceeds `MAX_FREE_BYTES`.
 
-    SQLite retains that space, and a write-ahead log as large as a round. Safe to call while SuperLink runs.
+    SQLite itself retains this space, as well as a write-ahead log as large as a round. Safe to call while SuperLink
+    runs.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
@@ -78,7 +79,7 @@ def trim_database(database: Path) -> None:
 def superexec_command(port: int, secret: Path, serverapp: Path) -> list[str]:
     """Returns the command for SuperExec.
 
-    It starts the ServerApp when a run begins, and writes the ServerApp's process id to `serverapp`.
+    SuperExec starts the ServerApp when a run begins, and writes the ServerApp's process id to the file `serverapp`.
     """
     return [
         sys.executable, "-c", "from glgpt.federation.flower.superexec import superexec; superexec()", str(serverapp),

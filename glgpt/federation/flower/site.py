@@ -1,4 +1,4 @@
-"""Defines a site: the Fleet node that represents all clients of a gateway."""
+"""Defines a site: the node in Flower's Fleet that represents all clients of a gateway."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from glgpt.federation.rounds.updates import RunOver
 from glgpt.system.files import written_whole
 
-REPLY_DELAY_S = 1e-3  # time after a message at which its reply is dated: the current time would differ in each retry
+# Seconds from a message's date to the date of its reply. The current time is not used: it would differ in each retry.
+REPLY_DELAY_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ class Task:
 
 
 class Site:
-    """The Flower Fleet node that represents all clients of a gateway. Its key and node id are stored in files."""
+    """The Flower Fleet node that represents all clients of a gateway.
+
+    The files `key` and `number` store the node's private key and id. `address` is that of SuperLink, Flower's server.
+    """
 
     def __init__(self, address: str, key: Path, number: Path) -> None:
         if key.exists():
@@ -90,15 +94,16 @@ class Site:
     def connect(self) -> int:
         """Registers the node if it is new, activates it if it is inactive, and returns its id.
 
-        SuperLink refuses to activate a node that it believes is still alive, such as one whose process was just killed.
-        The id is therefore stored in a file, and a heartbeat is sent instead. Raises httpx.HTTPError.
+        SuperLink refuses to activate a node that it considers active, such as one whose process was just killed. So the
+        id is stored in a file, and the node first sends a heartbeat: if this succeeds, the node needs no activation.
+        Raises httpx.HTTPError.
         """
         if self._number.exists():
             self._node = Node(node_id=int(self._number.read_text("utf-8")))
             with contextlib.suppress(httpx.HTTPStatusError):
                 if self.heartbeat():
                     return int(self._node.node_id)
-        with contextlib.suppress(httpx.HTTPStatusError):  # registered already: SuperLink stores nodes in its database
+        with contextlib.suppress(httpx.HTTPStatusError):  # raised if SuperLink's database already has the node
             self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
         asked = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         self._node = Node(node_id=self._client.ActivateNode(asked).node_id)
@@ -112,7 +117,7 @@ class Site:
         return bool(self._client.SendNodeHeartbeat(request).success)
 
     def pull(self) -> Task | None:
-        """Returns the next requested round with its arrays, or None. Raises httpx.HTTPError."""
+        """Returns the next requested round with its arrays, or None if none is due. Raises httpx.HTTPError."""
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
@@ -129,10 +134,10 @@ class Site:
         return Task(proto.SerializeToString(), arrays, dict(content.config_records["config"]))
 
     def answer(self, task: bytes, arrays: Mapping[str, np.ndarray], metrics: Mapping[str, Any]) -> None:
-        """Replies to a task of `pull`. Raises RunOver if its run has ended, and httpx.HTTPError.
+        """Replies to a task of `pull`. Raises RunOver if the task's run has ended, and httpx.HTTPError.
 
-        The same answer gives the same message, so a retry completes a reply that a killed process left half sent.
-        SuperLink accepts one reply per message; a ServerApp waits three minutes for the rest of an incomplete one.
+        Repeating an answer creates an identical message, so a retry completes a reply that a killed process has sent
+        in part. SuperLink accepts one reply per message; a ServerApp waits three minutes for the rest of a reply.
         """
         asked = message_from_proto(MessageProto.FromString(task))
         records = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
@@ -154,8 +159,9 @@ class Site:
                 push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run_id, pushed.session_id)
                 push_objects(objects, push, object_ids_to_push=missing)
                 return
-            # The ServerApp has accepted the message, and may wait for objects that a killed process did not send.
-            # Without a session id, SuperLink uses that of the first attempt. It refuses objects that it already has.
+            # The message was accepted in an earlier attempt, and the ServerApp may wait for objects that a killed
+            # process did not send. If the session id is empty, SuperLink uses that of the first attempt. SuperLink
+            # refuses objects that it already has.
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run_id, "")
             for one in list(objects):
                 with contextlib.suppress(ObjectPushError):

@@ -1,4 +1,4 @@
-"""Defines the state of one client's socket: what it may send, its unfinished update, its messages."""
+"""Defines the state of one client's socket: how much the client may send, its unfinished update, queued messages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from glgpt.federation.protocol import Update
 from glgpt.federation.replies import GatewayMessage
 from glgpt.federation.rounds.members import Member
 
-MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
-SENT_FRAME_BYTES = 1 << 17  # bytes: each socket buffers a few frames, also for a client that reads slowly
+MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0  # messages that a client may send per second, and at once
+SENT_FRAME_BYTES = 1 << 17  # maximum bytes of a frame; frames are small because each socket buffers a few of them
 
 
 class Bucket:
-    """Token bucket that limits how many messages a client may send."""
+    """A token bucket that limits how many messages a client may send."""
 
     def __init__(self) -> None:
         self._left, self._at = MESSAGES_BURST, time.monotonic()
 
     def take(self) -> bool:
-        """Takes one message from the bucket, or returns False if the bucket is empty."""
+        """Counts a message. Returns False if the client has sent more messages than it may."""
         now = time.monotonic()
         self._left = min(MESSAGES_BURST, self._left + (now - self._at) * MESSAGES_PER_S)
         self._at = now
@@ -36,7 +36,10 @@ class Bucket:
 
 
 class Upload:
-    """A partially received update, buffered in an anonymous temporary file: many clients send at once."""
+    """A partially received update.
+
+    It is stored in an anonymous temporary file in `folder`, not in memory, because many clients may send at once.
+    """
 
     def __init__(self, update: Update, folder: Path) -> None:
         self.update, self._have = update, 0
@@ -58,7 +61,7 @@ class Upload:
         return not self.missing
 
     def add(self, frame: bytes) -> bool:
-        """Appends the next frame. Returns False if its size is not the announced one."""
+        """Appends the next frame. Returns False if the frame's size is wrong."""
         if not self.missing or len(frame) != min(protocol.MAX_FRAME_BYTES, self.missing):
             return False
         self._file.seek(self._have)  # an earlier write may have failed halfway
@@ -73,24 +76,27 @@ class Upload:
 
 
 class Client:
-    """A connected socket of a member."""
+    """A connected socket of a member, which may have several."""
 
     def __init__(self, socket: WebSocket, member: Member) -> None:
         self.socket, self.member = socket, member
         self.sent = ""  # id of the last round sent on this socket
         self.upload: Upload | None = None  # the update that the client announced last
-        self.owed = 0  # announced bytes that the client has not sent yet
-        self._lock = asyncio.Lock()  # keeps a message and its frames together
+        self.owed = 0  # number of announced bytes that the client has not sent yet
+        self._lock = asyncio.Lock()  # held while a message and its frames are sent, so that no other comes between
 
     @property
     def busy(self) -> bool:
-        """True while a message is being sent, which takes long to a slow client."""
+        """True while a message is being sent, which takes long for a slow client."""
         return self._lock.locked()
 
     async def say(
         self, message: GatewayMessage, data: bytes | memoryview = b"", still: Callable[[], bool] = lambda: True
     ) -> None:
-        """Sends a message and its frames, unless `still()` is false when earlier messages have been sent."""
+        """Waits for earlier messages, then sends a message followed by `data` in frames.
+
+        Sends nothing if `still()` is false after waiting.
+        """
         async with self._lock:
             if not still():
                 return

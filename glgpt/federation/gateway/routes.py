@@ -1,4 +1,4 @@
-"""Answers the gateway's HTTP calls: of members, of the host and its dashboard, and the page's files."""
+"""Answers the HTTP calls of members, of the host and of its dashboard, and serves the page's files."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from glgpt.page.serve import Headers
 from glgpt.system.network import client_network
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
-MAX_QR_BYTES = 2000  # of the text of a QR code
-MAX_TEXTS = 8  # texts that are sent at once to one client network; further requests wait
-MAX_TEXT_REQUESTS = 64  # requests for the text that one client network may have open, such as a class that joins
-TEXT_BLOCK = 1 << 18  # bytes of the text that are in memory for each answer
+MAX_QR_BYTES = 2000  # maximum bytes of the text of a QR code
+MAX_TEXTS = 8  # maximum number of copies of the text that are sent to one client network at once
+MAX_TEXT_REQUESTS = 64  # maximum open requests for the text per client network, which all devices in a class may share
+TEXT_BLOCK = 1 << 18  # number of bytes of the text that are in memory for each answer
 
 
 def application(gateway: Gateway) -> Any:
-    """Returns the ASGI application of a gateway, which runs its rounds."""
+    """Returns the ASGI application of a gateway. Its lifespan runs the gateway's rounds."""
     return Headers(Starlette(routes=Routes(gateway).routes(), lifespan=gateway.running))
 
 
@@ -110,7 +110,7 @@ class Routes:
         return JSONResponse({"status": "failed" if self.gateway.failed else "ok"}, 503 if self.gateway.failed else 200)
 
     async def about(self, _: Request) -> Response:
-        """Sends what a client needs to train: the session, the shapes and the size of the text."""
+        """Sends what a client needs to train: the session's terms, the parameters' shapes, the number of token ids."""
         session = self.gateway.session
         ids = np.load(self.files.ids, mmap_mode="r")
         return JSONResponse(
@@ -122,14 +122,14 @@ class Routes:
         )
 
     async def tokenizer(self, _: Request) -> Response:
-        """Sends the tokenizer's files by name."""
+        """Sends the contents of the tokenizer's files by name."""
         return JSONResponse(self.files.tokenizer_files())
 
     async def text(self, request: Request) -> Response:
         """Sends the text's token ids as little-endian uint32, block by block from the file.
 
-        A client network's requests wait for each other beyond `MAX_TEXTS`, and are answered 429 beyond
-        `MAX_TEXT_REQUESTS`.
+        A client network receives at most `MAX_TEXTS` copies at once; further requests wait. A network that has
+        `MAX_TEXT_REQUESTS` requests open receives status 429 for further ones.
         """
         client = client_network(request.client.host if request.client else "")
         self._texts = {network: texts for network, texts in self._texts.items() if texts.open}
@@ -146,7 +146,7 @@ class Routes:
         return JSONResponse(status)
 
     async def pause(self, request: Request) -> Response:
-        """Pauses or resumes: `{"paused": true}`. Clients finish the round that they are training."""
+        """Pauses the session (`{"paused": true}`) or resumes it. Clients finish the round that they are training."""
         paused = (await _json(request)).get("paused")
         if not isinstance(paused, bool):
             return JSONResponse({"error": "paused must be true or false"}, 400)
@@ -189,22 +189,25 @@ class Routes:
         return JSONResponse({"removed": number})
 
     async def host_token(self, request: Request) -> Response:
-        """Exchanges the one-time token of a dashboard's link for one that a tab stores."""
+        """Exchanges the one-time token of a dashboard's link for a token that the browser tab stores."""
         return JSONResponse(TokenAnswer(token=self.invitations.exchange(_bearer(request))), 201)
 
     async def host_link(self, request: Request) -> Response:
-        """Creates a token for another dashboard link. `{"rotate": true}` revokes the tokens of all other hosts."""
+        """Creates a token for a link to the dashboard.
+
+        `{"rotate": true}` first revokes the tokens of all dashboards other than the one that sends the request.
+        """
         if (await _json(request)).get("rotate") is True:
             self.invitations.turn_out_hosts(but=_bearer(request))
         return JSONResponse(TokenAnswer(token=self.invitations.create(kind=HOST_LINK)), 201)
 
     async def model(self, _: Request) -> Response:
-        """Sends the current model as a zip of the folder that `glgpt generate --model` takes."""
+        """Sends the current model as a zip file. It holds a folder that `glgpt generate --model` can load."""
         path = await asyncio.to_thread(_zipped, self.files)
         return FileResponse(path, filename="model.zip", background=BackgroundTask(path.unlink))
 
     async def qr(self, request: Request) -> Response:
-        """Sends `{"text": "https://…"}` as a QR code: a string per row, with "1" for dark modules."""
+        """Sends the QR code of the text in `{"text": "https://…"}`: a string per row, with "1" for dark modules."""
         text = (await _json(request)).get("text")
         if not isinstance(text, str) or not 0 < len(text.encode(errors="replace")) <= MAX_QR_BYTES:
             return JSONResponse({"error": f"text must be a string of 1 to {MAX_QR_BYTES} bytes"}, 400)
@@ -243,7 +246,7 @@ async def _blocks(ids: NDArray[Any]) -> AsyncIterator[bytes]:
 
 
 def _dashboard() -> BaseRoute:
-    """Returns the dashboard's route; if it is not built, the route sends the reason as text."""
+    """Returns the dashboard's route. If the dashboard is not built, the route sends the reason as text."""
     try:
         return Mount("/", PageFiles(directory=str(built_dashboard()), html=True))
     except GlgptError as error:
@@ -251,7 +254,10 @@ def _dashboard() -> BaseRoute:
 
 
 def _zipped(files: Files) -> Path:
-    """Writes a checkpoint's files to a temporary zip, uncompressed because weights hardly compress."""
+    """Writes the model's files to a temporary zip file, uncompressed because weights hardly compress.
+
+    Returns the path of the zip file, which the caller must delete.
+    """
     with tempfile.NamedTemporaryFile(suffix=".zip", delete=False) as found, zipfile.ZipFile(found, "w") as archive:
         for name in ("config.json", "model.safetensors", *TOKENIZER_FILES):
             if (files.run / name).is_file():

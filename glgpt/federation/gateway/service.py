@@ -1,4 +1,4 @@
-"""Runs the rounds of a site: pulls them from Flower, offers them to members, answers them, reports them."""
+"""Runs the rounds of a site: pulls rounds from Flower, offers them to members, sends Flower the updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 DEADLINE_INTERVAL_S = 0.2  # seconds between two checks of the round's deadlines
 PULL_INTERVAL_S = 0.5  # seconds between two requests for a round
 HEARTBEAT_INTERVAL_S = 20.0  # seconds between two heartbeats to SuperLink
-VALIDATION_TIMEOUT_S = 120.0  # seconds that a finished session waits for its last validation
+VALIDATION_TIMEOUT_S = 120.0  # seconds that a finished session waits for the validation of the last round
 
 
 class SuperLinkError(Exception):
@@ -39,7 +39,7 @@ class SiteLike(Protocol):
 
 
 class Gateway:
-    """Runs the rounds of one site in background tasks, and has its sockets."""
+    """Runs the rounds of one site in background tasks, and holds the sockets of its members."""
 
     def __init__(self, files: Files, site: SiteLike, origins: tuple[str, ...] = ()) -> None:
         self.files, self.site = files, site
@@ -77,7 +77,7 @@ class Gateway:
             self.on_failure()
 
     async def _flower(self) -> None:
-        """Pulls rounds from Flower and answers them. Reconnects after an error of SuperLink."""
+        """Pulls rounds from Flower and answers them. Reconnects after an error of SuperLink, Flower's server."""
         connected, beat = False, 0.0
         while True:
             try:
@@ -101,7 +101,7 @@ class Gateway:
             self._wake.clear()
 
     async def _superlink(self, call: Callable[..., T], *args: Any) -> T:
-        """Calls SuperLink in a thread. Raises RunOver, and SuperLinkError for any other error of Flower's client."""
+        """Calls SuperLink in a thread. Raises RunOver as `call` does, and SuperLinkError for all other errors."""
         try:
             return await asyncio.to_thread(call, *args)
         except RunOver:
@@ -126,7 +126,7 @@ class Gateway:
             if round_ is not self.rounds.open:
                 logger.info("round %d is open", number)
                 self.rounds.open = round_
-                self.sockets.begin_round()  # before the next await: then clients may send frames of this round
+                self.sockets.begin_round()  # before the next await, in which clients may send frames
             await asyncio.to_thread(self.rounds.keep_open)
         self.sockets.offer_all()
 
@@ -156,7 +156,10 @@ class Gateway:
                 await asyncio.sleep(10 * DEADLINE_INTERVAL_S)
 
     async def _tick(self) -> None:
-        """Advances the round: wraps it up, or records and settles a closed one, retrying after a failure."""
+        """Requests the clients' results so far shortly before the round closes, or records a closed round on disk.
+
+        If recording fails, the next call repeats it.
+        """
         due, round_ = self.rounds.tick(), self.rounds.open
         if due == "wrap_up" and round_ is not None:
             self.sockets.broadcast({"type": "wrap_up", "attempt": round_.id})
@@ -173,7 +176,7 @@ class Gateway:
             await asyncio.sleep(1)
             try:
                 await self._report()
-            except OSError as error:  # such as no free descriptor
+            except OSError as error:  # such as no free file descriptor
                 logger.error("the clients cannot be updated: %s", error)
 
     async def _report(self) -> None:
@@ -189,7 +192,7 @@ class Gateway:
             self.sockets.end("the host ended the session" if ended else "all rounds are done")
 
     def _all_done(self) -> bool:
-        """True if the last round is done and its validation was sent or is `VALIDATION_TIMEOUT_S` late."""
+        """True if the last round is done, and its validation is known or did not come within `VALIDATION_TIMEOUT_S`."""
         if self.files.round_of() < self.session.rounds:
             return False
         self._done_at = self._done_at or time.monotonic()

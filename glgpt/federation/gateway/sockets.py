@@ -1,4 +1,4 @@
-"""Speaks the protocol of a session with the sockets of its members."""
+"""Exchanges the messages of a session with the sockets of its members."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from glgpt.system.network import client_network
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 10.0  # seconds within which a client must send `join`
-MAX_ADDRESS_SOCKETS = 128  # maximum sockets per address
+MAX_ADDRESS_SOCKETS = 128  # maximum number of sockets per address
 MAX_SHOWN_ROUNDS = 500  # maximum number of rounds that clients and the dashboard receive
-MAX_SHOWN_SAMPLES = 20  # that many of the latest rounds include their sample text
+MAX_SHOWN_SAMPLES = 20  # clients receive the generated sample text of only this many of the latest rounds
 
 
 class Sockets:
@@ -40,9 +40,9 @@ class Sockets:
         self.clients: set[Client] = set()
         self.ended = False
         self._uploads: dict[str, Upload] = {}  # unfinished uploads, by the hash of the member's key
-        self._of_address: Counter[str] = Counter()  # number of open sockets
+        self._of_address: Counter[str] = Counter()  # number of open sockets, by address
         self._tasks: set[asyncio.Task[None]] = set()
-        self._decoding = asyncio.Lock()  # one at a time: decoding takes several times the parameters' memory
+        self._decoding = asyncio.Lock()  # one update at a time: decoding takes several times the parameters' memory
 
     async def close(self) -> None:
         """Cancels all messages that are being sent."""
@@ -53,7 +53,7 @@ class Sockets:
     # -- to all clients ---------------------------------------------------------------------------------------------
 
     def begin_round(self) -> None:
-        """Discards the uploads of the previous round, so that every client is offered this one."""
+        """Discards the uploads of the previous round. Marks the new round as not sent to any client."""
         self.discard_uploads()
         for client in self.clients:
             client.sent = ""
@@ -63,7 +63,7 @@ class Sockets:
         self._uploads.clear()
 
     def broadcast_state(self) -> None:
-        """Sends the state to the clients that are not receiving a message."""
+        """Sends the session's state to the clients to which no other message is being sent."""
         state: GatewayMessage = {"type": "state", **self._state()}
         for client in [client for client in self.clients if not client.busy]:
             self._spawn(client.say(state))
@@ -111,7 +111,7 @@ class Sockets:
     # -- one client ------------------------------------------------------------------------------------------------
 
     async def socket(self, socket: WebSocket) -> None:
-        """Serves a client's socket from its `join` until it closes."""
+        """Serves a client's socket from the client's `join` until the socket closes."""
         address = client_network(socket.client.host if socket.client else "")
         if not self._origin_fits(socket) or self._of_address[address] >= MAX_ADDRESS_SOCKETS:
             await socket.close(1008)
@@ -137,7 +137,7 @@ class Sockets:
                 self.rounds.members.disconnected(client.member)
 
     def _origin_fits(self, socket: WebSocket) -> bool:
-        """True if Origin is same-origin, on the allow-list, or absent (programs other than browsers)."""
+        """True if the header Origin names this gateway, is in `origins`, or is missing: only browsers send it."""
         origin = socket.headers.get("origin")
         if origin is None or origin in self.origins:
             return True
@@ -156,7 +156,7 @@ class Sockets:
             if not isinstance(said, Join):
                 raise GlgptError("the first message must be join")
             admitted = self.rounds.members.admit(said)
-            self.turn_out_unwanted()  # the member that had the seat
+            self.turn_out_unwanted()  # disconnects the member that had the seat
             return admitted
         except GlgptError as error:
             await socket.close(protocol.NO_TOKEN, protocol.close_reason(str(error)))
@@ -205,7 +205,7 @@ class Sockets:
             }
         )
         self.clients.add(client)  # only now: the welcome must be the first message
-        if self._unwanted(member):  # became so during the welcome
+        if self._unwanted(member):  # removed or replaced during the welcome
             await self._turn_out(client)
             return
         if self.ended:
@@ -250,7 +250,10 @@ class Sockets:
             await client.say({"type": "pong", "n": said.n})
 
     async def _announced(self, client: Client, update: Update) -> None:
-        """Answers an announced update with the number of frames already received, perhaps on an earlier socket."""
+        """Answers an announced update with the number of its frames that were already received.
+
+        The member may have sent these frames on an earlier socket.
+        """
         member = client.member
         try:
             self.rounds.check(member, update)
@@ -261,7 +264,7 @@ class Sockets:
         upload = self._uploads.get(member.key)
         if upload is None or upload.update != update:
             upload = self._uploads[member.key] = Upload(update, self.rounds.spool)
-        if upload.complete:  # its socket closed after the last frame, before the update was accepted
+        if upload.complete:  # an earlier socket closed after the last frame, before the update was accepted
             del self._uploads[member.key]
             await self._finish(client, upload)
             return
@@ -270,12 +273,12 @@ class Sockets:
         await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:
-        """Accepts a frame of the update that this socket announced. Returns False for any other frame."""
+        """Accepts a frame of the update that was announced on this socket. Returns False for any other frame."""
         upload, key = client.upload, client.member.key
         client.owed -= len(data)
         if upload is None or not data or client.owed < 0:
             return False
-        if self._uploads.get(key) is not upload:  # the upload was rejected or accepted in between
+        if self._uploads.get(key) is not upload:  # the update was rejected or accepted since it was announced
             return True
         if not upload.add(data):
             return False
@@ -304,7 +307,7 @@ class Sockets:
         await client.say({"type": "accepted", "attempt": update.attempt, "norm": norm})
 
     async def _reject(self, client: Client, rejected: Rejected, update: Update) -> None:
-        """Sends the reason. After a stale update, sends the current weights too."""
+        """Sends the reason why an update is rejected. If the update was stale, sends the current weights too."""
         metrics.UPDATES.labels("rejected").inc()
         await client.say(
             {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
@@ -314,6 +317,6 @@ class Sockets:
 
 
 def without_devices(note: dict[str, Any]) -> RoundFigures:
-    """Returns a round's line without its devices: with them, 500 rounds would be megabytes."""
+    """Returns a line of `rounds.jsonl` without its list of devices, with which 500 rounds would take megabytes."""
     figures: Any = {name: value for name, value in note.items() if name != "devices"}
     return cast("RoundFigures", figures)

@@ -1,4 +1,4 @@
-"""The client of a session: `worker` trains rounds, and a member takes part over a socket or as a Flower node.
+"""The clients of a session: a member takes part over a WebSocket (`join`) or as a Flower node (`supernode`).
 
-`join` is the WebSocket client and `supernode` is Flower's ClientApp. Both depend on `worker`, which uses `training`.
+Both train their rounds with `worker`, which uses `training`.
 """

@@ -17,8 +17,9 @@ from glgpt.text.dataset import Ids
 
 MAX_TERMS_BYTES = 1 << 20  # maximum bytes of the session's terms
 MAX_TOKENIZER_BYTES = 64 << 20  # maximum bytes of all tokenizer files together
-VECTORS = 8  # number of parameter vectors that a member holds: the round's, AdamW's moments, gradients, the update
-DEFAULT_MEMORY = 8 << 30  # bytes, assumed if the system does not report its memory
+# Number of arrays of the parameters' size that a member holds: weights, gradients, AdamW's moments, the update, …
+VECTORS = 8
+DEFAULT_MEMORY = 8 << 30  # bytes of memory that are assumed if the system does not report its size
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Link:
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """Parses an invitation link, also that for browsers. Raises GlgptError if it is not one."""
+        """Parses an invitation link for desktops or browsers. Raises GlgptError if `text` is not such a link."""
         split = urlsplit(text)
         token = split.fragment.rpartition("together=")[2].partition("&")[0]
         if split.scheme not in ("http", "https") or not split.hostname or "." not in token:
@@ -48,7 +49,7 @@ class Link:
 
 
 class Host:
-    """Makes a client's REST calls."""
+    """Makes a client's REST calls to the host of an invitation link."""
 
     def __init__(self, link: Link) -> None:
         headers = {"Authorization": f"Bearer {link.token}", "Accept-Encoding": "identity"}
@@ -57,7 +58,7 @@ class Host:
         self._base = link.base
 
     def get(self, path: str, most: int) -> bytearray:
-        """Returns the response body. Raises GlgptError for an error or a body of more than `most` bytes."""
+        """Returns the response body. Raises GlgptError for a failed request or a body of more than `most` bytes."""
         body = bytearray()
         try:
             with self._client.stream("GET", path) as response:
@@ -120,7 +121,7 @@ class Host:
 
 
 def physical_memory() -> int:
-    """Returns the size of this machine's memory in bytes."""
+    """Returns the size of this machine's memory in bytes; `DEFAULT_MEMORY` if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # Windows, or a system that does not report it
@@ -128,10 +129,10 @@ def physical_memory() -> int:
 
 
 def check_memory(needed: int, what: str, remedy: str = "") -> None:
-    """Raises GlgptError if `needed` bytes exceed half of this machine's memory."""
+    """Raises GlgptError if `needed` bytes exceed half of this machine's memory. `what` names what needs them."""
     memory = physical_memory()
     if needed > memory // 2:
         raise GlgptError(
-            f"the host's session is too large: {what} takes {needed / 2**30:.1f} GiB, and this machine has "
-            f"{memory / 2**30:.1f} GiB{remedy}"
+            f"the host's session is too large: {what} takes {needed / 2**30:.1f} GiB, more than half of this "
+            f"machine's {memory / 2**30:.1f} GiB{remedy}"
         )

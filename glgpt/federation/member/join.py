@@ -1,7 +1,7 @@
 """The desktop client of a federation: trains rounds with this machine's OpenGL and sends the updates.
 
-It runs no code from the host. The socket runs in a separate thread, so that training notices between two steps that a
-newer round has started, and a lost connection costs only the time to reconnect.
+The client runs no code from the host. The socket runs in a separate thread, so that training can stop between two steps
+if a newer round has started. Training continues while the connection is lost.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
 
 logger = logging.getLogger(__name__)
-MIN_BACKOFF_S, MAX_BACKOFF_S = 0.5, 4.0  # seconds between two attempts to connect
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.5, 4.0  # minimum and maximum seconds between two attempts to connect
 PING_INTERVAL_S = 10.0  # seconds between two pings
 PROGRESS_INTERVAL_S = 0.5  # seconds between two progress messages
 STALL_TIMEOUT_S = 60.0  # seconds without a message from the host after which the socket is reopened
-FATAL = (protocol.NO_TOKEN, protocol.FULL, protocol.REMOVED)
+FATAL = (protocol.NO_TOKEN, protocol.FULL, protocol.REMOVED)  # close codes after which the client does not reconnect
 
 
 @dataclass
 class Hooks:
-    """Callbacks of a client, each optional."""
+    """Callbacks of a client. Each of them is optional."""
 
     on_state: Callable[[str], object] | None = None  # the current state, as text
-    on_step: Callable[[int, int, float], object] | None = None  # round, step in it, loss
-    on_round: Callable[[dict[str, Any]], object] | None = None  # the outcome of an update
+    on_step: Callable[[int, int, float], object] | None = None  # round, step in the round, loss (NaN if unknown)
+    on_round: Callable[[dict[str, Any]], object] | None = None  # how the host answered an update
 
     def say(self, text: str) -> None:
         """Calls `on_state`."""
@@ -66,7 +66,7 @@ class Round:
 
 @dataclass
 class Socket:
-    """Keeps the connection to the host open in a thread, and holds the round to train."""
+    """Holds the round to train, and keeps the connection to the host open in a thread: reconnects when it is lost."""
 
     link: Link
     join: Callable[[], Join]
@@ -75,7 +75,7 @@ class Socket:
     session: Session
     round: Round | None = None
     closed: str = ""  # why the host ended the session
-    failed: str = ""  # why the host refused this client
+    failed: str = ""  # why this client cannot take part
     fresh: threading.Event = field(default_factory=threading.Event)  # set when the state has changed
     _connection: ClientConnection | None = None
     _stop: bool = False
@@ -88,7 +88,7 @@ class Socket:
         self._thread.start()
 
     def stop(self) -> None:
-        """Closes the connection."""
+        """Closes the connection and ends the thread."""
         self._stop = True
         if self._connection is not None:
             with contextlib.suppress(Exception):
@@ -119,7 +119,7 @@ class Socket:
             except (OSError, InvalidHandshake, TimeoutError) as error:
                 logger.info("no connection: %s", quoted(error, 200))
             except GlgptError as error:
-                self.failed = f"it sent an invalid message: {quoted(error, 200)}"
+                self.failed = f"the host sent an invalid message: {quoted(error, 200)}"
             except Exception:
                 logger.exception("the socket failed")
             self._connection = None
@@ -194,7 +194,7 @@ class Socket:
             self._say({"type": "progress", **message})
 
     def deliver(self, round_: Round) -> None:
-        """Sends a round's update, now or after reconnecting."""
+        """Sends a round's update. Without a connection, the update is sent after reconnecting."""
         if self.round is round_:
             with contextlib.suppress(Exception):
                 self._announce()
@@ -223,7 +223,7 @@ class Socket:
 
 
 class Client:
-    """Trains a session's rounds until the session ends or `stop` is set."""
+    """A desktop client that trains a session's rounds, on the session's text or on its own `text`."""
 
     def __init__(self, link: Link, text: Text | None, *, name: str, device: str | int, hooks: Hooks) -> None:
         self.link, self.hooks, self.name, self.own = link, hooks, name, text
@@ -262,14 +262,17 @@ class Client:
         self.hooks.say(f"joined as {quoted(welcome.name)}; waiting for a round")
 
     def run(self) -> str:
-        """Trains rounds and returns why it ended. Raises GlgptError if the host refuses this client."""
+        """Trains rounds until the session ends or `stop` is set. Returns why the training ended.
+
+        Raises GlgptError if this client cannot take part in the session.
+        """
         self.socket.start()
         try:
             while not self.stop.is_set():
                 self.socket.fresh.wait(0.2)
                 self.socket.fresh.clear()
                 if self.socket.failed:
-                    raise GlgptError(f"the host refused: {quoted(self.socket.failed, 200)}")
+                    raise GlgptError(f"cannot take part in the session: {quoted(self.socket.failed, 200)}")
                 round_ = self.socket.round
                 if round_ is not None and round_.update is None and not round_.answered:
                     self._train(round_)

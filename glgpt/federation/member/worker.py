@@ -1,4 +1,4 @@
-"""Trains a member's rounds from the host's parameters, with this machine's OpenGL."""
+"""Trains a member's rounds with this machine's OpenGL, each from the parameters that the host sends."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 from glgpt.text.tokenizer_training import identity
 
 logger = logging.getLogger(__name__)
-MAX_SLOTS = 64  # maximum clients of one session on one machine
-OnStep = Callable[[int, float | None], str]  # submitted steps, last known loss -> "on", "stop" or "drop"
+MAX_SLOTS = 64  # maximum number of clients of one session on one machine
+OnStep = Callable[[int, float | None], str]  # (submitted steps, last known loss) -> "on", "stop" or "drop"
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Asked:
     """A request to train a round."""
 
     round: int
-    step: int  # training steps before the round
+    step: int  # number of training steps before the round
     lr: tuple[float, ...]  # learning rate of each step
-    seed: int  # seed of the windows
+    seed: int  # seed for drawing the windows of the text
     shard: tuple[int, int]  # (i, m): see `rules.shard_starts`
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of a trained round."""
+    """The result of a round that was trained."""
 
     parameters: Vector
     loss: float  # mean over the steps, in nats per token
@@ -54,7 +54,10 @@ class Learned:
 
 @dataclass
 class Slot:
-    """A client's stored state for a session on this machine: its key and AdamW's moments."""
+    """A folder with a client's state for a session on this machine: the client's resume key and AdamW's moments.
+
+    The folder is locked until `unlock` is called, so that another client does not use it.
+    """
 
     folder: Path
     unlock: Callable[[], None]
@@ -68,11 +71,11 @@ class Slot:
         return ""
 
     def keep_key(self, key: str) -> None:
-        """Stores the resume key, readable by this user only."""
+        """Stores the resume key in a file that only this user can read."""
         write_json(self.folder / "member.json", {"resume": key}, private=True)
 
     def keep_moments(self, arrays: dict[str, np.ndarray], steps: int) -> None:
-        """Stores AdamW's moments and their number of steps."""
+        """Stores AdamW's moments and the number of steps taken."""
         part = self.folder / ".moments.part"
         save_file(arrays, part, {"steps": str(steps)})
         part.replace(self.folder / "moments.safetensors")
@@ -94,14 +97,18 @@ class Slot:
 def host_folder(host: str, session: str) -> Path:
     """Returns the folder in which this machine stores its files for a session of a host.
 
-    The path depends on the host's address as well as the session's name, because the host chooses the name. Otherwise a
-    host could use another host's session name to obtain that session's key, or updates that use its moments.
+    The path depends on the host's address as well as on `session`, the session's id, because the host chooses the id.
+    Otherwise a host could use the id of another host's session, to obtain the key that this client has for the other
+    session, or updates computed with the moments from the other session.
     """
     return cache_path() / "federation" / hashlib.sha256(host.encode()).hexdigest()[:16] / session
 
 
 def open_slot(base: Path, kind: str = "") -> Slot:
-    """Returns the first slot in a session's folder for a kind of member that no other process has locked."""
+    """Locks and returns the first free slot in a session's folder `base`. Each `kind` of member has separate slots.
+
+    Raises GlgptError if `MAX_SLOTS` slots are in use.
+    """
     for number in range(MAX_SLOTS):
         folder = base / kind / str(number)
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,9 +118,10 @@ def open_slot(base: Path, kind: str = "") -> Slot:
 
 
 def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], base: Path) -> Ids:
-    """Tokenizes a member's own text with the session's tokenizer. If `base` lacks its files, calls `files` for them.
+    """Tokenizes a member's own text with the session's tokenizer, which is stored in the folder `base`.
 
-    Raises GlgptError if the files are not those of the session's tokenizer.
+    If the folder lacks it, calls `files`, which returns the tokenizer's files by name. Raises GlgptError if they are
+    not the files of the session's tokenizer.
     """
     folder = base / "tokenizer"
     if not folder.exists() or identity(folder) != session.tokenizer:
@@ -129,9 +137,10 @@ def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], ba
 
 
 class Worker:
-    """Trains rounds of a session on `ids`. AdamW's moments are carried over from round to round, and stored on disk.
+    """Trains rounds of a session on the token ids `ids` of a text.
 
-    Raises GlgptError if the text is shorter than a window.
+    AdamW's moments are carried over from round to round, and stored in `slot`. Raises GlgptError if the text is shorter
+    than a window, the `context` tokens that a training step reads.
     """
 
     def __init__(self, session: Session, ids: Ids, device: str | int, slot: Slot) -> None:
@@ -167,7 +176,7 @@ class Worker:
         """Trains a round from the parameters `before`. Returns None if `on_step` returned "drop".
 
         `on_step` is called after each step; if it returns "stop", the round ends early with the steps so far. Raises
-        GlgptError if the loss or a parameter is not finite.
+        GlgptError for an impossible shard, and if the loss or a parameter is not finite.
         """
         s = self.session.settings
         rows, results = s.batch * s.accumulate, []

@@ -1,4 +1,4 @@
-"""Tools for the operator of a session: `logs` throttles logs, `metrics` reports a gateway, `rollback` undoes rounds.
+"""Tools for a session's operator: `logs` throttles logs, `metrics` exports metrics, `rollback` undoes rounds.
 
 They use the session's files, `glgpt.system` and prometheus_client.
 """

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from glgpt.system.logs import MAX_LOG_BYTES, start_logging
 
-MAX_RECORDS, PERIOD_S = 20, 60.0  # maximum records per source line, per period in seconds
+MAX_RECORDS, PERIOD_S = 20, 60.0  # maximum number of records per line of source code and period; seconds of a period
 
 
 class Throttle(logging.Filter):
-    """Drops records of a source line that logs too often. Its next record reports the number of dropped ones."""
+    """Drops records of a source code line that logs too often. A later record of the line reports how many."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._seen: dict[tuple[str, int, int], list[float]] = {}  # start of the period, records, dropped records
+        # By line of source code: the start of the period, the number of records in it, the number of dropped records
+        self._seen: dict[tuple[str, int, int], list[float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """True if the record is written. Critical records always are."""
@@ -40,15 +41,15 @@ class Throttle(logging.Filter):
 
 
 def log_to_stderr(level: str = "info", style: str = "text") -> None:
-    """Logs the throttled records of all loggers to stderr, which the supervisor appends to a file."""
+    """Logs the records of all loggers, throttled, to stderr, which the supervisor appends to a file."""
     handler = start_logging(logging.StreamHandler(), level, style)
     handler.addFilter(Throttle())
 
 
 def rotate(log: Path) -> None:
-    """Moves the contents of a large log to `NAME.1`, which is overwritten.
+    """Moves the contents of a log to `NAME.1`, which is overwritten, if the log exceeds `MAX_LOG_BYTES`.
 
-    The file itself remains, because a process appends to it. Records written during the move may be lost.
+    The log file itself remains, because a process appends to it. Records written during the move may be lost.
     """
     if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
         shutil.copyfile(log, log.with_name(f"{log.name}.1"))

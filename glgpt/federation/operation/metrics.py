@@ -20,7 +20,7 @@ BYTES = Gauge("glgpt_federation_member_bytes", "Bytes exchanged with the known m
 
 
 def observe(gateway: Gateway) -> None:
-    """Makes each scrape read the metrics from this gateway."""
+    """Connects the metrics to a gateway: each scrape then reads their values from it."""
     rounds, files = gateway.rounds, gateway.files
     ROUND.set_function(files.round_of)
     ROUNDS.set(gateway.session.rounds)
@@ -31,4 +31,4 @@ def observe(gateway: Gateway) -> None:
     BYTES.labels("in").set_function(lambda: sum(member.bytes_in for member in list(rounds.members.values())))
     BYTES.labels("out").set_function(lambda: sum(member.bytes_out for member in list(rounds.members.values())))
     for result in ("accepted", "rejected"):
-        UPDATES.labels(result)  # export the counters from zero on
+        UPDATES.labels(result)  # so that both counters are exported as 0 at first

@@ -16,8 +16,8 @@ def roll_back(files: Files, rounds: int) -> int:
     """Undoes the last `rounds` rounds of a session. Returns the number of the last remaining round.
 
     Deletes the records of later rounds, the updates of an open round and SuperLink's database. The checkpoint is
-    replaced last, so that an interrupted rollback can be repeated. Raises ArgumentError if the round's checkpoint is
-    not retained, and FileError if the session is being served.
+    replaced last, so that an interrupted rollback can be repeated. Raises ArgumentError if the checkpoint of the last
+    remaining round was not retained, and FileError if the session is being served.
     """
     unlock = lock_folder(files.folder)
     if unlock is None:
@@ -27,10 +27,10 @@ def roll_back(files: Files, rounds: int) -> int:
         done, kept = files.round_of(), files.kept_rounds()
         number = done - rounds
         if number not in kept:
-            possible = " or ".join(str(done - k) for k in reversed(kept)) or "nothing yet"
+            possible = " or ".join(str(done - k) for k in reversed(kept))
+            has = f"checkpoints for --rollback {possible}" if possible else "no checkpoint of an earlier round yet"
             raise ArgumentError(
-                f"--rollback {rounds}: {quoted(files.run, 300)} has finished {done} rounds and has checkpoints for "
-                f"--rollback {possible}"
+                f"--rollback {rounds}: {quoted(files.run, 300)} has finished {done} rounds and has {has}"
             )
         session = files.session()
         for site in range(session.gateways):

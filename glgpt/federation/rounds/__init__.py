@@ -1,5 +1,5 @@
-"""Keeps the state of one site: `members` who may send updates, `updates` that a round has, `rounds` when it closes.
+"""Holds the state of one site: its members (`members`), a round's updates (`updates`), the open round (`rounds`).
 
-It is independent of sockets and of Flower: a clock supplies the time, and one thread makes all calls. Members and
+The package depends on neither sockets nor Flower, and takes the time from a clock that a test can replace. Members and
 accepted updates are written to disk before they are confirmed, so that a killed gateway loses nothing.
 """

@@ -1,4 +1,7 @@
-"""Defines the members of a site: who is admitted, which seat a member has, and who is set aside."""
+"""Defines the members of a site: who is admitted, which seat a member has, and who is set aside.
+
+A seat is a member's number, which determines its share of the text. Updates of a member that is set aside are rejected.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from glgpt.federation.session import Files, Session, json_lines, write_synced
 
 MEMBERS = "members.jsonl"
 
-MAX_REASON_CHARACTERS = 200  # maximum characters of a reason that is shown to all
-REMOVED, REVOKED = "removed", "the invitation was revoked"  # reasons that bar a member from connecting
-IDLE_ROUNDS = 3  # rounds without an update after which a new member's seat may be reassigned
-ABSENCE_TIMEOUT_S = 3600.0  # seconds offline after which the seat of a member that trained may be reassigned
-MEMBER_LINES = 1000  # lines of members.jsonl beyond one per member after which it is rewritten
+MAX_REASON_CHARACTERS = 200  # maximum characters of a reason that all members see
+REMOVED, REVOKED = "removed", "the invitation was revoked"  # values of `aside` with which a member may not connect
+IDLE_ROUNDS = 3  # rounds without any update after which the seat of a connected new member may be reassigned
+ABSENCE_TIMEOUT_S = 3600.0  # seconds after which the seat of an offline member with accepted updates may be reassigned
+MEMBER_LINES = 1000  # members.jsonl is rewritten when it has this many lines more than there are members
 
 
 class Refused(Exception):  # noqa: N818, not a programming error
@@ -37,7 +40,7 @@ class Refused(Exception):  # noqa: N818, not a programming error
 
 @dataclass
 class Member:
-    """A client that joined. Its number identifies its seat and never changes."""
+    """A client that has joined. `number` is its seat and never changes."""
 
     number: int
     key: str  # SHA-256 of its resume key
@@ -46,10 +49,10 @@ class Member:
     kind: str
     own_text: bool
     strikes: int = 0
-    aside: str = ""  # reason the member is set aside; "" if it is not
+    aside: str = ""  # the reason why the member is set aside; "" if it is not
     accepted: int = 0  # number of accepted updates
-    invitation: str = ""  # SHA-256 of the token it last joined with
-    # shown only, not stored
+    invitation: str = ""  # SHA-256 of the token with which it last joined
+    # The fields below are not stored.
     connections: int = 0
     step: int = 0
     loss: float | None = None
@@ -58,17 +61,17 @@ class Member:
     ping_ms: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
-    said: str = ""  # outcome of its last update
+    said: str = ""  # the result of its last update
     offered: str = ""  # id of the last round offered to it
     since: int = 0  # round in which it joined
-    seen: float = 0.0  # time of its last connection, by the clock of `Members`
+    seen: float = 0.0  # when it was last connected, by the clock of `Members`
 
     KEPT = ("number", "key", "name", "device", "kind", "own_text", "strikes", "aside", "accepted", "invitation")
     HIDDEN = ("key", "offered", "invitation", "since", "seen")
 
     @property
     def barred(self) -> bool:
-        """True if it may not connect."""
+        """True if the member may not connect."""
         return self.aside in (REMOVED, REVOKED)
 
     def kept(self) -> dict[str, Any]:
@@ -94,7 +97,7 @@ class Members(Mapping[int, Member]):
         self.session: Session = files.session()
         self._open_round = open_round
         self._by_number: dict[int, Member] = {}
-        self._removed: set[str] = set()  # keys of removed members, whose seats others may take
+        self._removed: set[str] = set()  # `Member.key` of all removed members, even if another has the seat
         self._lines = 0  # number of lines in members.jsonl
         for line in json_lines(self.files.site_folder / MEMBERS):
             member = Member(**line)
@@ -114,11 +117,14 @@ class Members(Mapping[int, Member]):
         return len(self._by_number)
 
     def values(self) -> ValuesView[Member]:
-        """Returns the members; safe to list in another thread."""
+        """Returns the members. Another thread may list them."""
         return self._by_number.values()
 
     def admit(self, join: Join) -> tuple[Member, str]:
-        """Admits a new member, or one known by its resume key. Returns it and its key. Raises Refused."""
+        """Admits a new member, or a known member that sends its resume key. Returns the member and its resume key.
+
+        Raises Refused if the client may not join.
+        """
         known = self._by_key(join.resume) if join.resume else None
         if join.resume and _hash(join.resume) in self._removed:
             raise Refused(protocol.REMOVED, "the host removed this device")
@@ -127,7 +133,8 @@ class Members(Mapping[int, Member]):
         except GlgptError as error:
             raise Refused(protocol.NO_TOKEN, str(error)) from None
         if join.digest != self.session.digest:
-            raise Refused(protocol.NO_TOKEN, "another program: this client would train another model than the session")
+            why = "another program: this client trains differently from the session; install the host's glgpt version"
+            raise Refused(protocol.NO_TOKEN, why)
         if join.tokenizer != self.session.tokenizer:
             raise Refused(protocol.NO_TOKEN, "another tokenizer: this client's token ids differ from the session's")
         if known is not None:
@@ -147,7 +154,7 @@ class Members(Mapping[int, Member]):
         return member, key
 
     def _resume(self, known: Member, join: Join) -> None:
-        """Admits a known member, also with another invitation. Raises Refused if that invitation has no uses left."""
+        """Admits a known member, which may use a new invitation. Raises Refused if the invitation has no uses left."""
         before = known.kept()
         if known.invitation != digest(join.token):
             if known.invitation:
@@ -171,7 +178,10 @@ class Members(Mapping[int, Member]):
         return current.number if current is not None else self.files.round_of() + 1
 
     def _seat(self) -> int:
-        """Returns a number for a new member: a free one, or one taken from another member. Raises Refused."""
+        """Returns a number for a new member: a free one, or one that is taken from another member.
+
+        Raises Refused if all members keep their seats.
+        """
         numbers = range(self.files.site, self._seats(), self.session.gateways)
         for number in numbers:
             if number not in self:
@@ -187,8 +197,9 @@ class Members(Mapping[int, Member]):
     def _gives_way(self, member: Member) -> int | None:
         """Returns the priority for reassigning a member's seat (0: first), or None if it keeps its seat.
 
-        The order is: members that are set aside, members offline that never trained, connected members without an
-        update for `IDLE_ROUNDS` rounds, members that trained and have been offline for `ABSENCE_TIMEOUT_S` seconds.
+        The order is: members that are set aside; offline members without an accepted update; connected members that
+        joined `IDLE_ROUNDS` rounds ago or earlier and have no accepted update; members with accepted updates that have
+        been offline for `ABSENCE_TIMEOUT_S` seconds.
         """
         current = self._open_round()
         if member.number >= self._seats() or (current is not None and member.number in current.updates):
@@ -203,7 +214,7 @@ class Members(Mapping[int, Member]):
         return 2 if idle else None
 
     def seated(self, member: Member) -> bool:
-        """True unless the member's seat was given to another."""
+        """True unless the member's seat was given to another member."""
         return self.get(member.number) is member
 
     def connected(self, member: Member) -> None:
@@ -216,7 +227,10 @@ class Members(Mapping[int, Member]):
         member.seen = self.clock()
 
     def revoke(self, token_digest: str) -> list[Member] | None:
-        """Revokes an invitation. Sets its members aside and returns them; returns None if it is unknown."""
+        """Revokes an invitation. Sets aside the members that joined with it, and returns these members.
+
+        Returns None if the invitation is unknown.
+        """
         if not self.invitations.revoke(token_digest):
             return None
         found = [m for m in self.values() if m.invitation == token_digest and m.aside != REMOVED]
@@ -235,7 +249,7 @@ class Members(Mapping[int, Member]):
         return found is not None and not found.barred
 
     def remove(self, number: int) -> bool:
-        """Removes a member permanently. Returns False if there is none."""
+        """Removes a member permanently. Returns False if no member has this number."""
         member = self.get(number)
         if member is None:
             return False
@@ -274,7 +288,7 @@ class Members(Mapping[int, Member]):
 
 
 def struck_out(strikes: int, why: str) -> str:
-    """Returns why a member with this many rejected updates is set aside; "" if it is not."""
+    """Returns the reason why a member with this many rejected updates is set aside, or "" if it is not."""
     return f"{strikes} rejected updates; the last: {why}" if strikes >= rules.MAX_STRIKES else ""
 
 

@@ -1,4 +1,4 @@
-"""Manages the open round of a site: its updates, when it closes, and its reply."""
+"""Manages the open round of a site (a gateway with its members): its updates, when it closes, the reply to Flower."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from glgpt.federation.rounds.members import Member, Members
 from glgpt.federation.rounds.updates import SPOOLED, OpenRound, Rejected, Reply, Spooled
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
 
-MAX_HELD_BYTES = 256 << 20  # bytes of a round's updates; above it, the site replies with their clipped mean
-OPEN, SPOOL, QUARANTINE = "open.safetensors", "spool", "quarantine"
+MAX_HELD_BYTES = 256 << 20  # maximum bytes of updates in a reply; if they exceed it, the site replies with their mean
+OPEN, SPOOL, QUARANTINE = "open.safetensors", "spool", "quarantine"  # the open round, its updates, damaged updates
 logger = logging.getLogger(__name__)
 
 
 class Rounds:
-    """Has the members of a site, and manages its open round."""
+    """Holds the members of a site and manages its open round."""
 
     def __init__(self, files: Files, invitations: Invitations, clock: Callable[[], float] = time.monotonic) -> None:
         self.files, self.invitations, self.clock = files, invitations, clock
@@ -39,17 +39,17 @@ class Rounds:
         self.open: OpenRound | None = None
         self.members = Members(files, invitations, lambda: self.open, clock)
         self.most_held = MAX_HELD_BYTES
-        self._attended = -math.inf  # when a device last worked on a round
+        self._attended = -math.inf  # when a device last worked on the round, by the clock
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
         self._restore()
 
     def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
-        """Returns the round to open next, or the open one with its updates if it is requested again.
+        """Returns the round that Flower requests with `task`. If the open round is requested again, returns that round.
 
-        A new `attempt` means that all gateways together missed the quorum. The round then accepts further updates and
-        retains those that it has.
+        A new `attempt` means that all gateways together missed the quorum. The round then retains its updates and
+        accepts further ones.
         """
         name = weights_id(number, parameters)
         before = self.open if self.open is not None and self.open.id == name else None  # same weights
@@ -100,10 +100,10 @@ class Rounds:
         self._check_quorum()
 
     def _restore_updates(self, round_: OpenRound) -> None:
-        """Reads the accepted updates of a restored round, and moves those that cannot be combined out of the spool.
+        """Reads the accepted updates of a restored round, and quarantines those that cannot be combined.
 
-        If a damaged file stayed, the round would fail after every restart. A closed round that then misses its quorum
-        accepts updates again.
+        If a damaged file stayed in the spool, the round would fail after every restart. If a closed round misses its
+        quorum without the quarantined updates, it is opened again.
         """
         lines, bounds, unsound = self.spool / f"{round_.id}.jsonl", self.session.bounds, False
         for line in json_lines(lines):
@@ -131,7 +131,7 @@ class Rounds:
         logger.error("moved an invalid update from the spool to %s: %s", quoted(folder / name, 300), quoted(error, 300))
 
     def offer(self, member: Member) -> RoundMessage | None:
-        """Returns the `round` message for a member, or None if it has nothing to train now."""
+        """Returns the `round` message for a member, or None if the member has nothing to train now."""
         round_ = self.open
         if round_ is None or round_.closed or self.files.paused or member.aside or member.number in round_.updates:
             return None
@@ -153,7 +153,7 @@ class Rounds:
         }
 
     def check(self, member: Member, update: Update) -> None:
-        """Raises Rejected if an announced update cannot count, before its bytes are sent."""
+        """Raises Rejected if the announcement of an update shows that the update cannot be accepted."""
         round_ = self.open
         if not self.members.seated(member):
             raise Rejected("this device lost its place to another one")
@@ -174,15 +174,18 @@ class Rounds:
             raise self.members.strike(member, str(error)) from None
 
     def decoded(self, update: Update, data: bytes, before: Vector) -> tuple[Vector, float]:
-        """Returns the parameters of an update and the norm of their change. Safe to call in another thread.
+        """Returns the parameters after an update and the norm of their change from `before`.
 
-        Raises GlgptError for values that are not finite.
+        Safe to call in another thread. Raises GlgptError for values that are not finite.
         """
         after = protocol.decode(update.dtype, data, update.scale, before)
         return after, rules.norm(after - before)
 
     def accept(self, member: Member, update: Update, after: Vector, norm: float) -> None:
-        """Accepts a checked and decoded update. It is on disk when this returns. Raises Rejected."""
+        """Accepts an update with the results of `decoded`. The update is on disk when this returns.
+
+        Raises Rejected if `check` rejects the update, or the norm is too large.
+        """
         self.check(member, update)
         round_ = self.open
         assert round_ is not None
@@ -210,7 +213,7 @@ class Rounds:
             round_.quorum_at = self.clock()
 
     def _closes(self, round_: OpenRound) -> float:
-        """Returns the time at which the round closes, as currently known."""
+        """Returns the time at which the round closes, unless it misses its quorum or all clients answer earlier."""
         if round_.quorum_at is None:
             return round_.deadline
         return min(round_.deadline, round_.quorum_at + self.session.grace)
@@ -230,7 +233,7 @@ class Rounds:
         if complete or (self.session.gateways > 1 and self._gives_up(round_, now)):
             round_.closed = True
             return "close"
-        if now >= round_.deadline:  # below the quorum: received updates are kept
+        if now >= round_.deadline:  # the quorum is missed: received updates are retained, and the deadline is extended
             round_.deadline = now + self.session.round_seconds
             round_.wrapped_up = False
         if not round_.wrapped_up and now >= self._closes(round_) - self.session.grace / 2:
@@ -243,13 +246,13 @@ class Rounds:
         return len(round_.updates) >= max(self.quorum, round_.had + 1)
 
     def _gives_up(self, round_: OpenRound, now: float) -> bool:
-        """True if other gateways should not wait for this one: past its deadline, or no device is training."""
+        """True if other gateways should not wait for this one: its deadline has passed, or no device is training."""
         if now >= round_.deadline:
             return True
         return now - max(self._attended, round_.opened) >= self.session.grace
 
     def _pending(self, round_: OpenRound) -> list[Member]:
-        """Returns connected members that were offered the round and have not answered."""
+        """Returns the connected members that were offered the round and have not sent an update that was accepted."""
         return [
             m
             for m in self.members.values()
@@ -257,16 +260,17 @@ class Rounds:
         ]
 
     def reply(self) -> Reply:
-        """Returns the reply of a closed round: the clients' parameters, clipped in public sessions.
+        """Returns the reply to a closed round: the clients' parameters.
 
-        Above `most_held` bytes the reply holds only their mean, weighted by tokens.
+        The changes are clipped in public sessions, and in sessions that add noise. If the parameters would take more
+        than `most_held` bytes, the reply holds only their mean, weighted by tokens, or equally if noise is added.
         """
         round_ = self.open
         assert round_ is not None and round_.closed
         spooled = sorted(round_.updates.values(), key=lambda s: s.member)
         public = self.session.public
         factors = rules.clip_factors([s.norm for s in spooled]) if public else [1.0] * len(spooled)
-        if self.session.dp_noise:  # clip before the mean: Flower then receives no single client's change
+        if self.session.dp_noise:  # clip here: in a mean, Flower cannot clip a single client's change
             most = self.session.dp_clip
             factors = [min(f, most / s.norm) if s.norm > most else f for f, s in zip(factors, spooled, strict=True)]
         for one, factor in zip(spooled, factors, strict=True):
@@ -295,7 +299,7 @@ class Rounds:
         return np.asarray(before + (after - before) * np.float32(factor), np.float32)
 
     def figures(self) -> dict[str, Any]:
-        """Returns the line of a closed round with updates, for `rounds.jsonl`."""
+        """Returns the line for `rounds.jsonl` about the closed round, which must have updates."""
         round_ = self.open
         assert round_ is not None
         updates = list(round_.updates.values())
@@ -319,12 +323,12 @@ class Rounds:
         }
 
     def _privacy(self, rounds: int) -> PrivacyBudget:
-        """Returns the privacy budget that this many rounds spend; empty without noise."""
+        """Returns the privacy budget that this many rounds spend; {} if the session adds no noise."""
         noise = self.session.dp_noise
         return {"epsilon": round(rules.epsilon(noise, rounds), 4), "delta": rules.DELTA} if noise else {}
 
     def _in_round(self, member: Member) -> dict[str, Any]:
-        """Returns a member's step in the open round (0 before the offer) and whether it has answered."""
+        """Returns a member's step in the open round (0 before the offer), and whether the round has its update."""
         round_ = self.open
         if round_ is None:
             return {"step": 0, "answered": False}

@@ -1,4 +1,4 @@
-"""Defines an open round, its accepted updates, and the reply of a site."""
+"""Defines an open round, its accepted updates, and a site's reply to Flower. A site is a gateway with its clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glgpt.federation.protocol import Vector
 
 
 class Rejected(Exception):  # noqa: N818
-    """Raised to reject an update. If it is `stale`, for another round, it does not count against the member."""
+    """Raised to reject an update. If it is `stale`, such as for another round, it does not count against its member."""
 
     def __init__(self, why: str, stale: bool = False) -> None:
         super().__init__(why)
@@ -24,12 +24,12 @@ class Rejected(Exception):  # noqa: N818
 
 
 class RunOver(Exception):  # noqa: N818
-    """Raised if Flower's run has ended: its round's result is not needed, and the next run requests it again."""
+    """Raised if Flower's run has ended: it does not need the round's result, and the next run requests it again."""
 
 
 @dataclass(frozen=True)
 class Spooled:
-    """An accepted update, stored in the spool folder."""
+    """An accepted update. The file `file` in the spool folder holds the parameters."""
 
     member: int
     tokens: int
@@ -43,7 +43,7 @@ class Spooled:
         return np.fromfile(self.file, "<f4").astype(np.float32, copy=False)
 
     def line(self) -> str:
-        """Returns the line of the round's list of updates."""
+        """Returns the JSON line about this update in the round's list of updates."""
         return json.dumps(asdict(self) | {"file": self.file.name}) + "\n"
 
     def check(self, bounds: rules.Bounds, limits: rules.NormLimits, count: int) -> None:
@@ -55,7 +55,7 @@ class Spooled:
             raise GlgptError(f"{self.file.name} does not hold {count} finite values")
 
 
-SPOOLED = TypeAdapter(Spooled)  # reads a line
+SPOOLED = TypeAdapter(Spooled)  # validates what `Spooled.line` wrote
 
 
 @dataclass
@@ -63,24 +63,27 @@ class OpenRound:
     """A round that is being trained, or a closed one whose reply Flower has not received yet."""
 
     number: int
-    id: str
-    parameters: Vector
+    id: str  # see `session.weights_id`
+    parameters: Vector  # before the round
     limits: rules.NormLimits
-    task: bytes
+    task: bytes  # the message with which Flower requested the round; empty after it was answered
     opened: float
     deadline: float
     quorum_at: float | None = None
     closed: bool = False
-    settled: bool = False  # closed on disk: it can be answered, and a restart does not reopen it
+    settled: bool = False  # True if the disk records that the round is closed; only then it is answered
     wrapped_up: bool = False
     updates: dict[int, Spooled] = field(default_factory=dict)
-    attempt: int = 0  # number of times all gateways together missed the quorum
+    attempt: int = 0  # number of times that all gateways together missed the quorum
     had: int = 0  # number of updates at the end of the previous attempt
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A site's reply to a round: row i of `updates` [k, n] holds client i's parameters after the round."""
+    """A site's reply to a round, with `updates` [k, n].
+
+    Each of k rows holds the n parameters of one client; or a single row holds the clients' mean.
+    """
 
     task: bytes
     updates: NDArray[np.float32]

@@ -1,4 +1,4 @@
-"""Checks of callers' arguments: each returns the value with the required type, or raises ArgumentError."""
+"""Checks callers' arguments: each function returns the value with the required type, or raises ArgumentError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.errors import ArgumentError, written
 
 
 def integer(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """Returns the value as an int. Raises ArgumentError for other types and values outside `least` to `most`."""
+    """Returns the value as an int. Raises ArgumentError for other types, and values below `least` or above `most`."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -46,7 +46,7 @@ def real(value: Any) -> float | None:
 
 
 def floats(name: str, value: Any) -> NDArray[np.float32]:
-    """Returns an array of numbers as float32. Raises ArgumentError if the value is not one."""
+    """Returns the value as a float32 array. Raises ArgumentError if the value is not an array of numbers."""
     try:
         return np.asarray(value, np.float32)
     except (TypeError, ValueError):
@@ -61,7 +61,10 @@ def flag(name: str, value: Any) -> bool:
 
 
 def items(name: str, value: Any, wanted: str) -> list[Any]:
-    """Returns the elements of an iterable. Raises ArgumentError for text, bytes, mappings and non-iterables."""
+    """Returns the elements of an iterable. Raises ArgumentError for text, bytes, mappings and non-iterables.
+
+    `wanted` describes the accepted values in the error message.
+    """
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise ArgumentError(f"{name} is {written(value)}; it must be {wanted}")
     try:
@@ -71,7 +74,7 @@ def items(name: str, value: Any, wanted: str) -> list[Any]:
 
 
 def token_ids(value: Any) -> list[int]:
-    """Returns a sequence of token ids as ints. Raises ArgumentError for text and for other types."""
+    """Returns a list of token ids as ints. Raises ArgumentError for text and for other types."""
     if isinstance(value, (str, bytes)):
         raise ArgumentError(f"{written(value)} is text where token ids are expected; use model.encode(text)")
     ids = items("the prompt", value, "a list of token ids")

@@ -17,7 +17,7 @@ from glgpt.wire import hidden
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """Says where the blocks of a split model run, and how it talks to servers: see `LanguageModel.from_pretrained`."""
+    """The options of a split model: where its blocks run, and how it communicates with servers. See `glgpt.load`."""
 
     rest: str | None = None
     plan: str | None = None
@@ -34,7 +34,7 @@ class SplitOptions:
 
 DEVICE = tuple(f.name for f in fields(DeviceSettings))
 PLACES = ("rest", "plan")
-# These require one of PLACES
+# Options that require one of PLACES
 SPLIT = tuple(f.name for f in fields(SplitOptions) if f.name not in (*PLACES, "speculate"))
 OPTIONS = (*DEVICE, "context", "max_texture_memory", "adapter", "progress", "speculate", *PLACES, *SPLIT)
 

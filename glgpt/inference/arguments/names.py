@@ -9,15 +9,15 @@ from fnmatch import fnmatchcase
 from glgpt.errors import ArgumentError, written
 from glgpt.inference.arguments.checks import items
 
-Names = str | Iterable[str] | Callable[[str], bool] | None  # names or patterns, a filter; None: all
+Names = str | Iterable[str] | Callable[[str], bool] | None  # a name or pattern, several of them, or a filter; None: all
 
 
 def selected(names: Names, known: Sequence[str], model: str) -> list[str]:
     """Returns the requested activations in the order of `known`.
 
-    In a pattern, `*` matches any characters (dots too), `?` one character and `[0-3]` one of a range, as in
-    `h.*.attn.pattern`. A function is called with each name. Raises ArgumentError for a name or pattern that matches
-    nothing.
+    In a pattern such as `h.*.attn.pattern`, `*` matches any characters (dots too), `?` matches one character, and
+    `[0-3]` matches one character of a range. A function is called with each name and returns True for the requested
+    ones. Raises ArgumentError for a name or pattern that matches nothing.
     """
     if names is None:
         return list(known)
@@ -27,7 +27,7 @@ def selected(names: Names, known: Sequence[str], model: str) -> list[str]:
     found = set[str]()
     for name in [names] if isinstance(names, str) else items("names", names, wanted):
         if not isinstance(name, str):
-            raise ArgumentError(f"{written(name)} is not the name of an activation; names are such as {known[1]!r}")
+            raise ArgumentError(f"{written(name)} is not the name of an activation; give a name such as {known[1]!r}")
         matched = {name} if name in known else {other for other in known if fnmatchcase(other, name)}
         if not matched:
             raise ArgumentError(unknown_name(name, known, model))

@@ -15,7 +15,7 @@ from glgpt.inference.arguments.checks import integer, number, real
 from glgpt.inference.constraints.constraint import Constraint
 
 MAX_SEED = 2**128 - 1
-MIN_PENALTY, MAX_PENALTY = 1e-30, 1e30  # any logit, divided or multiplied, fits a float64
+MIN_PENALTY, MAX_PENALTY = 1e-30, 1e30  # a logit that is multiplied or divided by one of these fits into a float64
 MAX_BIAS = 3e38
 
 
@@ -39,14 +39,15 @@ class SamplingKeywords(BatchSamplingKeywords, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """Says how the next token is chosen. Raises ArgumentError for values of the wrong type or out of range.
+    """The settings for choosing the next token. Raises ArgumentError for values of the wrong type or out of range.
 
-    Temperature 0 is greedy. Top-k keeps the k likeliest tokens, top-p the likeliest that together reach probability p
-    (Holtzman et al. 2020), min-p those at least min_p times as likely as the likeliest (Nguyen et al. 2024); each
-    filters the tokens that the previous one leaves. Before these, a `repetition_penalty` above 1 penalizes tokens
-    already in the text (Keskar et al. 2019); then `logit_bias` adds to the logits of ids, where -inf forbids one. The
-    same `seed` gives the same choices. None switches a filter or the penalty off; without a seed a new one is drawn.
-    With a `constraint`, only tokens with which the text can still match it are kept, before the filters.
+    Temperature 0 is greedy. Three filters apply in this order, each to the tokens that the previous filter leaves:
+    `top_k` keeps the k likeliest tokens, `top_p` keeps the likeliest tokens that together reach probability p (Holtzman
+    et al. 2020), and `min_p` keeps the tokens that are at least min_p times as likely as the likeliest (Nguyen et al.
+    2024). Before the filters, a `constraint` removes the tokens after which the text could no longer match it, a
+    `repetition_penalty` above 1 penalizes tokens already in the text (Keskar et al. 2019), and `logit_bias` adds a
+    number to the logit of each given id; -inf forbids the id. None switches a filter or the penalty off. The same
+    `seed` gives the same choices; without a seed, a new one is drawn.
     """
 
     temperature: float = 1.0
@@ -91,7 +92,7 @@ class SamplingOptions:
 
     @classmethod
     def from_keywords(cls, given: Mapping[str, Any], others: Sequence[str]) -> SamplingOptions:
-        """Returns the options of a call's keyword arguments; `others` are the call's arguments besides these.
+        """Returns the options in a call's keyword arguments; `others` are the names of the call's other arguments.
 
         Raises ArgumentError for an unknown keyword. A call with an argument `seeds` takes no `seed`.
         """
@@ -113,16 +114,16 @@ class SamplingOptions:
         return self if self.seed is not None else replace(self, seed=secrets.randbelow(2**32))
 
     def check_vocabulary(self, size: int) -> None:
-        """Raises ArgumentError if the bias names an id outside a vocabulary of `size`, or forbids all of it."""
+        """Raises ArgumentError if the bias names an id outside a vocabulary of `size` ids, or forbids all ids."""
         biases = self.logit_bias or {}
         if (last := max(biases, default=0)) >= size:
-            raise ArgumentError(f"logit bias names id {last}, and the vocabulary has {size}")
+            raise ArgumentError(f"logit bias names id {last}, and the vocabulary has {size} ids")
         if sum(bias == -math.inf for bias in biases.values()) == size:
             raise ArgumentError(f"logit bias forbids all {size} tokens of the vocabulary; leave at least one")
 
 
 def _biases(given: Any) -> dict[int, float]:
-    """Returns biases by id. Raises ArgumentError for other types, negative ids, NaN, and beyond `MAX_BIAS`."""
+    """Returns biases by id. Raises ArgumentError for other types, negative ids, and biases out of range."""
     if not isinstance(given, Mapping):
         raise ArgumentError(f"logit bias is {written(given)}; it must map ids to numbers, such as {{198: -100}}")
     found = {}

@@ -1,4 +1,5 @@
-"""Generates several texts side by side: `batch` decodes a step of all of them, `continuations` schedules prompts.
+"""Generates several texts side by side: `batch` runs the steps, and `continuations` schedules the prompts.
 
-It depends on the decoder and the sampler of `inference`; `model` uses it for `generate_batch`.
+A step decodes one token of each text. The package depends on the decoder and the sampler of `inference`;
+`model.generate_batch` uses it.
 """

@@ -1,8 +1,12 @@
-"""Decodes several texts side by side: each weight is read once for all of them; each text has its own position.
+"""Decodes several texts side by side: each weight is read once for all texts, and each text has its own position.
 
-The texts share caches of keys and values. A step writes the new rows of all texts to adjacent free rows, and a table
-maps each position of a text to its row. Texts can therefore start, pause and continue at any step, and texts with the
-same beginning share its rows (as in Kwon et al. 2023, with blocks of one token).
+The texts share caches, whose rows hold the keys and values of one position each. A step decodes one token of each text
+and writes the new rows of all texts to adjacent free rows; a table maps each position of a text to its row. Texts can
+therefore start, pause and continue at any step, and texts with the same beginning share the rows of this beginning (as
+in Kwon et al. 2023, with blocks of one token).
+
+A player plays the entries (named lists of passes) of a program. A state is a texture that keeps its contents between
+entries.
 """
 
 from __future__ import annotations
@@ -35,8 +39,8 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.weight_formats import WeightFormats
 
 SIZES = (1, 2, 4, ops.MAX_ROWS)  # numbers of texts that a step can be recorded for
-ADOPTED = (128, 16)  # rows that one `adopt_N` pass copies from a prompt's caches
-SPARE = 256  # rows beyond what the texts need, since rows of ended texts fragment the caches
+ADOPTED = (128, 16)  # numbers of rows that the entries `adopt_N` copy from a prompt's caches
+SPARE = 256  # rows added to those that the texts need, because ended texts leave gaps in the caches
 
 
 def batch_program(
@@ -49,16 +53,21 @@ def batch_program(
     part: Part | None = None,
     sizes: Sequence[int] = SIZES,
 ) -> Program:
-    """Records `decode_N` (one row of each of N texts), `take_N` (one of their rows of logits), `adopt_N`, `restore_1`.
+    """Records the entries that decode several texts: `decode_N`, `take_N`, `adopt_N` and `restore_1`.
 
-    N of `decode_N` and `take_N` are the `sizes`. All entries share caches of `height` rows. `decode_N` reads tokens
-    from `token.N`, positions from `places.N` and the rows of the keys from `table.N`; it writes keys and values to rows
-    `row`.., leaves the best tokens in `token.N` and lists `logits` `[N, vocab]`. `take_N` copies row `row` of both to
-    the states `token` and `logits` of a generation program, of the layout `logits`, which can then draw from them.
-    `adopt_N` copies N rows `pos`.. of that program's caches to rows `row`.., and `restore_1` copies one back.
+    All entries share caches of `height` rows. `decode_N`, with N in `sizes`, computes one token of each of N texts. It
+    reads the tokens from `token.N`, their positions from `places.N`, and from `table.N` the cache row of each position
+    of each text. It writes keys and values to the cache rows from `row` on and the likeliest next tokens to `token.N`;
+    its output is `logits`, of shape `[N, vocab]`.
 
-    For a part of the model: without the embedding, `decode_N` reads hidden states from the input `hidden.N`; without
-    the head, when `logits` is None, it lists `hidden` and lacks `take_N`.
+    The other entries exchange rows with a generation program (`programs.generation_program`). `take_N` copies row `row`
+    of `token.N` and of the logits to the states `token` and `logits` of the generation program, which can then draw a
+    token; the parameter `logits` is the layout of the state `logits`. `adopt_N` copies N rows of the generation
+    program's caches, from `pos` on, to the shared rows from `row` on; `restore_1` copies the shared row `pos` to row
+    `row` of the generation program's caches.
+
+    For a part without the embedding, `decode_N` reads hidden states from the input `hidden.N`. For a part without the
+    head, `logits` is None, the output of `decode_N` is `hidden`, and `take_N` is missing.
     """
     rec = Recorder(limits)
     own = Network(rec, config, kernel, dtype, part=part)
@@ -79,13 +88,16 @@ def batch_program(
 
 
 class Heap:
-    """Reference counts of the rows of the shared caches: the number of texts that use each row."""
+    """Counts the texts that use each row of the shared caches, and finds free rows."""
 
     def __init__(self, height: int) -> None:
         self.uses, self._next = np.zeros(height, np.int32), 0
 
     def take(self, count: int, used: int) -> int | None:
-        """Returns the first of `count` adjacent free rows and marks `used` of them as in use; None if none are free."""
+        """Returns the first of `count` adjacent free rows, and marks the first `used` of these as in use.
+
+        Returns None if there are fewer adjacent free rows.
+        """
         first = self._next
         if first + count > len(self.uses) or self.uses[first : first + count].any():
             taken = np.concatenate([[0], np.cumsum(self.uses > 0)])
@@ -103,20 +115,20 @@ class Heap:
         return int(np.diff(ends).max()) - 1
 
     def release(self, rows: Iterable[int]) -> None:
-        """Decrements the use count of these rows."""
+        """Subtracts one text from the count of each of these rows."""
         np.subtract.at(self.uses, np.asarray(list(rows), np.int64), 1)
 
 
 @dataclass(eq=False)
 class Member:
-    """A text whose first rows are in the shared caches; `rows` lists where each of them is."""
+    """A text in the shared caches; `rows[i]` is the shared row of its position i."""
 
     rows: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Text(Member):
-    """The token ids of a text; the shared caches hold all its rows, or none if they were evicted for other texts."""
+    """A text with its token ids; the shared caches hold all its rows, or none if these were evicted for other texts."""
 
     ids: list[int] = field(default_factory=list)
 
@@ -125,9 +137,10 @@ M = TypeVar("M", bound=Member)
 
 
 class SharedCaches(ABC, Generic[M]):
-    """KV caches shared by several texts, and steps that run up to eight of them over the weights of the player `main`.
+    """Holds KV caches that texts share, and runs steps of up to eight texts with the weights of the player `main`.
 
-    A text's results do not depend on the other texts of a step. `most` limits the bytes of all textures.
+    A text's results do not depend on the other texts of a step. `most` limits the bytes of all textures, those of
+    `main` included. `part` is the part of the model that `main` runs (None: the whole model).
     """
 
     def __init__(
@@ -145,20 +158,20 @@ class SharedCaches(ABC, Generic[M]):
         self._heap = Heap(0)
         self._texts: dict[M, None] = {}  # texts with rows, least recently used first
         self._sent: tuple[tuple[M, ...], Floats] = ((), np.zeros((0, 0), np.float32))  # texts and table last uploaded
-        self._last = self._count = 0  # size of the last step's entry, and how many texts it ran
+        self._last = self._count = 0  # size of the last step's entry, and number of texts in this step
         self._drawn = Readback(main, ("token",), ops.MAX_ROWS) if self.part.head else None
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def refill(self, text: M, keep: Sequence[M]) -> None:
-        """Copies the rows of a text that the shared caches lack into them, without evicting the texts of `keep`."""
+        """Adds the missing rows of a text to the shared caches, without evicting the texts in `keep`."""
 
     def lose(self, text: M) -> None:
-        """Called before the rows of a text are evicted; they can still be read."""
+        """Is called before the rows of a text are evicted, while they can still be read."""
 
     def drew(self) -> None:
-        """Called after the state `token` of `main` was overwritten."""
+        """Is called after the state `token` of `main` was overwritten."""
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -172,9 +185,10 @@ class SharedCaches(ABC, Generic[M]):
         return min(self.most_rows, 1 << max(8, (rows - 1).bit_length()))
 
     def reserve(self, rows: int) -> None:
-        """Makes the shared caches at least `rows` high, or as high as they can be. Texts are refilled when next used.
+        """Gives the shared caches at least `rows` rows, or the maximum number of rows.
 
-        Raises GlgptError if that takes more than `most` bytes of textures.
+        If the caches grow, texts are refilled when they are next used. Raises GlgptError if the textures would then
+        exceed `most` bytes.
         """
         rows = self.height(rows)
         if rows <= len(self._heap.uses):
@@ -196,12 +210,12 @@ class SharedCaches(ABC, Generic[M]):
 
     @property
     def room(self) -> int:
-        """Rows of the shared caches that texts can still take, whatever the number of texts in a step."""
+        """Number of rows of the shared caches that texts can still take, whatever the number of texts in a step."""
         return self._heap.room() - ops.MAX_ROWS - ADOPTED[0]
 
     @property
     def nbytes(self) -> int:
-        """Current texture memory in bytes, without the model's own."""
+        """Current texture memory in bytes, without the textures of `main`."""
         return self._own_bytes(self._player.program) if self._player else 0
 
     def _own_bytes(self, program: Program) -> int:
@@ -228,9 +242,10 @@ class SharedCaches(ABC, Generic[M]):
     # -- steps --------------------------------------------------------------------------------------------------
 
     def step(self, texts: Sequence[M], x: Rows) -> None:
-        """Runs one row of each text (no text twice): a token, or its hidden state for a part without the embedding.
+        """Runs one row of each text: a token, or a hidden state for a part without the embedding.
 
-        `logits` and `best` then return the predictions, or `hidden` the outputs of a part without the head.
+        No text may occur twice. Afterwards `logits` and `best` return the predictions; for a part without the head,
+        `hidden` returns the outputs instead.
         """
         size = next(n for n in SIZES if n >= len(texts))
         for text in texts:
@@ -244,12 +259,15 @@ class SharedCaches(ABC, Generic[M]):
         self._last, self._count = size, len(texts)
 
     def choose(self, samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int | None]:
-        """Returns the token that each sampler draws for its step after the last step's texts; None as in `best`."""
+        """Returns the token that sampler i draws after text i of the last step; None if its logits are not finite.
+
+        `steps[i]` is the number of this token in its text.
+        """
         main, drawn = self.main, [i for i, s in enumerate(samplers) if s.entry and not s.matcher and not s.adjusts]
         found = self.best()
         if not drawn or self._drawn is None:
             return found
-        self._drawn.drop()  # copies that a failed call left
+        self._drawn.drop()  # discards copies that a failed call left
         for i in drawn:
             self.player.play(f"take_{self._last}", row=i)
             main.play(samplers[i].entry or "", **samplers[i].scalars(steps[i], self.config.vocab_size))
@@ -262,7 +280,7 @@ class SharedCaches(ABC, Generic[M]):
         return found
 
     def best(self) -> list[int | None]:
-        """Returns the likeliest next token of each text of the last step; None if its logits are not finite."""
+        """Returns, for each text of the last step, the likeliest next token; None if the logits are not finite."""
         found = self.player.read(f"token.{self._last}")[0, : self._count, 0]
         return [None if broken else int(token) for token, _, broken, _ in found]
 
@@ -282,7 +300,7 @@ class SharedCaches(ABC, Generic[M]):
     # -- caches -------------------------------------------------------------------------------------------------
 
     def cut(self, text: M, held: int) -> None:
-        """Discards the rows of a text after the first `held`."""
+        """Discards the rows of a text after its first `held` rows."""
         self._heap.release(text.rows[held:])
         del text.rows[held:]
         self._sent = ((), self._sent[1])
@@ -293,19 +311,24 @@ class SharedCaches(ABC, Generic[M]):
         self.cut(text, 0)
 
     def _take(self, count: int, used: int, keep: Sequence[M]) -> int:
-        """Returns the first of `count` free rows and takes `used`; evicts least recently used texts if necessary."""
+        """Returns the first of `count` adjacent free rows and takes the first `used` of these; may evict texts.
+
+        Evicts as many texts as necessary, the least recently used first, but none of `keep`. Raises GlgptError if there
+        are still not enough adjacent free rows.
+        """
         while (first := self._heap.take(count, used)) is None:
             idle = next((text for text in self._texts if text not in keep), None)
             if idle is None:
-                raise GlgptError(f"the texts fill all {len(self._heap.uses)} rows of their caches; use fewer at once")
+                raise GlgptError(f"the texts fill all {len(self._heap.uses)} rows of their caches; use fewer texts")
             self.lose(idle)
             self._forget(idle)
         return first
 
     def adopt(self, texts: Sequence[M], total: int, keep: Sequence[M] = (), player: Player | None = None) -> None:
-        """Copies rows up to `total` from a text's own caches to shared rows, which all of `texts` then use.
+        """Copies the first `total` rows of a text from separate caches to shared rows, which all of `texts` then use.
 
-        The texts must have equal ids there. `player` plays the `adopt` entries over caches other than `main`'s.
+        The first `total` ids of all `texts` must be equal. Rows that `texts[0]` already has in the shared caches are
+        not copied. The rows come from the caches of `main`, or, with `player`, from the caches that `player` uses.
         """
         rows, player = texts[0].rows, player or self.player
         known = len(rows)
@@ -322,7 +345,7 @@ class SharedCaches(ABC, Generic[M]):
         self._sent = ((), self._sent[1])
 
     def _send(self, texts: Sequence[M], x: Rows, size: int, first: int) -> None:
-        """Uploads a step's inputs: tokens or states, positions, and the table of rows unless it is already right."""
+        """Uploads a step's inputs: tokens or hidden states, positions, and the table of rows if it is a new one."""
         player, table = self.player, self._sent[1]
         ids, places = np.zeros((2, size, 1, 4), np.float32)
         if self.part.embed:
@@ -346,7 +369,7 @@ class SharedCaches(ABC, Generic[M]):
 
 @contextlib.contextmanager
 def _recorded(sampler: Sampler, found: list[int | None], row: int) -> Iterator[None]:
-    """Records a GlgptError in the sampler, and None for its row: the other texts continue."""
+    """Records a GlgptError in the sampler, and None in its row of `found`, so that the other texts continue."""
     try:
         yield
     except GlgptError as error:
@@ -354,10 +377,10 @@ def _recorded(sampler: Sampler, found: list[int | None], row: int) -> Iterator[N
 
 
 class BatchDecoder(SharedCaches[Text]):
-    """Decodes up to eight texts of one model at once, over the weights of its player.
+    """Decodes up to eight texts of one model at once, with the weights of the player of `decoder`.
 
-    `begin` adds texts with one prompt, `append` decodes one token of each text given to it, in any order and number,
-    and `end` removes a text. Texts whose rows were evicted are read in again.
+    `begin` adds texts that have the same prompt, `append` decodes one token of each text given to it, and `end` removes
+    a text. Each `append` may be given any of the texts, in any order. A text whose rows were evicted is read again.
     """
 
     def __init__(
@@ -373,9 +396,10 @@ class BatchDecoder(SharedCaches[Text]):
         steps: Sequence[int],
         chunks: Sequence[Chunk] | None = None,
     ) -> tuple[list[Text], list[int]]:
-        """Returns a text for each sampler, all of which share the rows of `ids`, and the token that each chooses next.
+        """Returns a text for each sampler, and the token that each sampler chooses next.
 
-        `steps` are the numbers of tokens that the samplers have drawn before; `chunks` are those of `Decoder.first`.
+        The texts share the rows of `ids`. `steps` are the numbers of tokens that the samplers have drawn before;
+        `chunks` is passed to `Decoder.first`.
         """
         tokens = self.decoder.first(list(ids), samplers, steps, chunks)
         texts = [Text(ids=list(ids)) for _ in samplers]
@@ -383,16 +407,18 @@ class BatchDecoder(SharedCaches[Text]):
         return texts, tokens
 
     def append(self, texts: Sequence[Text], tokens: Sequence[int]) -> None:
-        """Appends a token to each text, no text twice, and decodes it."""
+        """Appends a token to each text and decodes the tokens. No text may occur twice."""
         self.step(texts, tokens)
         for text, token in zip(texts, tokens, strict=True):
             text.ids.append(token)
 
     def check_guesses(self, text: Text, tokens: Sequence[int], sampler: Sampler, step: int) -> list[int | None]:
-        """Appends a token and those guesses after it that are right; returns these guesses and the token after them.
+        """Appends the token `tokens[0]`, and the guesses `tokens[1:]` up to the first wrong one.
 
-        Each row has the bits that it would have in a separate step, so that the text is the one without guesses. The
-        sampler draws them as tokens `step`.. of its text. None as in `best`.
+        Returns the correct guesses and the token after them, as the sampler draws them: as tokens `step`, `step` + 1
+        and so on of its text. The token after them is None if its logits are not finite. Each row has the same bits as
+        in a separate step, so guesses do not change the text. With products that the GPU adds up by blending
+        (`Kernel.blends`), the last bits may differ.
         """
         held = len(self._placed(text, tokens))
         chosen = self.choose([sampler] * len(tokens), range(step, step + len(tokens)))
@@ -404,7 +430,7 @@ class BatchDecoder(SharedCaches[Text]):
         return chosen[: right + 1]
 
     def _placed(self, text: Text, tokens: Sequence[int]) -> list[int]:
-        """Runs rows of one text at adjacent positions; returns the shared rows that it had before."""
+        """Runs rows of one text at adjacent positions; returns the shared rows that the text had before."""
         self.refill(text, [text])
         self._texts[text] = self._texts.pop(text, None)
         held, count, player = list(text.rows), len(tokens), self.player
@@ -426,9 +452,9 @@ class BatchDecoder(SharedCaches[Text]):
         return held
 
     def following(self, samplers: Sequence[Sampler], steps: Sequence[int], texts: Sequence[Text]) -> list[int | None]:
-        """Returns the token after each of the last step's texts, or END; None as in `best`, or as `Sampler.error` says.
+        """Returns the token after each text of the last step, or END; None as in `best`, or if `Sampler.error` is set.
 
-        Like `choose`, also for samplers that adjust logits or have a constraint.
+        Unlike `choose`, supports samplers that adjust logits or have a constraint.
         """
         found = self.choose(samplers, steps)
         drawn = self._drawn
@@ -467,11 +493,11 @@ class BatchDecoder(SharedCaches[Text]):
         self.cut(text, 0)
 
     def refill(self, text: Text, keep: Sequence[Text]) -> None:
-        """Reads an evicted text in again."""
+        """Reads an evicted text again, to compute its rows."""
         if not text.rows:
             self.decoder.first(text.ids, (), ())
             self.adopt([text], len(text.ids), keep)
 
     def drew(self) -> None:
-        """Makes the decoder's generations start again, since its state `token` was overwritten."""
+        """Makes the decoder's generations refill their caches, because the state `token` was overwritten."""
         self.decoder.interrupt()

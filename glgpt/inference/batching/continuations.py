@@ -1,4 +1,4 @@
-"""Continues several prompts at once: schedules them and streams each one's tokens."""
+"""Continues several prompts at once: schedules the prompts and streams the tokens of each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 
 class Row:
-    """A prompt and its continuation so far; `run` holds its statistics.
+    """A prompt and its continuation so far; `run` holds the statistics of the continuation.
 
-    `chunks` are those in which the prompt is read (`Decoder.first`). `observe` is called with the logits from which
-    each token was chosen, and the token.
+    `chunks` are the chunks in which the prompt is read (`Decoder.first`). `observe` is called for each token, with the
+    logits from which the token was chosen, and the token.
     """
 
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int, chunks: Sequence[Chunk] | None = None) -> None:
@@ -38,11 +38,11 @@ class Row:
 
 
 class Continuations:
-    """Continues prompts side by side, up to `most` at a time; when one ends, the next takes its place.
+    """Continues prompts side by side, up to `most` at a time; when one ends, the next one starts.
 
-    If `speculate`, tokens of a single active prompt are guessed from its text and several checked in a step.
-    `add` and `cancel` may be called between any two steps (`advance`). Each prompt is continued like a single one in
-    `Decoder.generate`, with the same tokens.
+    With `speculate`, if only one prompt is active, its next tokens are guessed from its text so far, and one step
+    checks several guesses. `add` and `cancel` may be called between any two steps (`advance`). Each prompt gets the
+    tokens that `Decoder.generate` would yield for it alone.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Continuations:
         return len(self._live)
 
     def stream(self, row: Row, check: Callable[[], None]) -> Iterator[int]:
-        """Yields the tokens of a row. If none is ready, continues all active rows by one token."""
+        """Yields the tokens of a row. If no token is ready, calls `advance`, which continues all active rows."""
         while True:
             while not row.ready and not row.ended:
                 check()
@@ -96,7 +96,10 @@ class Continuations:
                 return
 
     def advance(self) -> None:
-        """Starts waiting prompts, or else continues all active rows by one token."""
+        """Starts waiting prompts; if none can start, continues all active rows by one token.
+
+        With `speculate`, a single active row is continued by correct guesses and one more token.
+        """
         self.decoder.reserve(self._reserved)
         if not self._admit() and not self._checked_step():
             start = time.perf_counter()
@@ -118,7 +121,7 @@ class Continuations:
         self._remove_ended()
 
     def _checked_step(self) -> bool:
-        """Continues the only active row by guesses that are right, and a token more; returns False without guesses."""
+        """Continues the only active row by the correct guesses and one more token; returns False without guesses."""
         row = self._live[0]
         text, sampler = row.text, row.sampler
         if not self.speculate or len(self._live) > 1 or not text or sampler.matcher or sampler.adjusts or row.observe:
@@ -151,7 +154,10 @@ class Continuations:
         self._live = [row for row in self._live if not row.ended]
 
     def _admit(self) -> bool:
-        """Starts waiting prompts while places are free, equal prompts together; returns True if any were started."""
+        """Starts waiting prompts, equal prompts together; returns True if any were started.
+
+        Stops when `most` prompts are active, or when the rows of the next prompt may not fit into the caches.
+        """
         admitted = False
         while self._waiting and len(self._live) < self.most:
             first = self._waiting[0]
@@ -188,7 +194,7 @@ class Continuations:
         return min(row.wanted, self.context - known)
 
     def _take(self, row: Row, token: int | None) -> None:
-        """Adds a row's next token; None, if its logits are not finite, ends the row with an error."""
+        """Adds a row's next token. None stands for an error, such as logits that are not finite, and ends the row."""
         row.wanted, row.drawn = row.wanted - 1, row.drawn + 1
         if token is None:
             row.error, row.ended = row.sampler.error or GlgptError(NOT_FINITE), True
@@ -217,7 +223,7 @@ class Continuations:
 def watcher(tokenizer: Tokenizer | None, stop: str | Sequence[str] | None) -> Callable[[int], bool]:
     """Returns a function that is called with each token and returns True once a stop text is complete.
 
-    `Generation` cuts the text itself at the stop text.
+    The function does not change the text; `Generation` ends it at the stop text.
     """
     decoder, stops = StreamDecoder(tokenizer) if tokenizer else None, StopText(stop)
 

@@ -1,29 +1,30 @@
-"""Decides how many tokens of a text to guess, and measures whether checking guesses pays."""
+"""Decides how many tokens of a text to guess, and measures whether guessing saves time."""
 
 from __future__ import annotations
 
 from glgpt import ops
 from glgpt.inference.stages.drafts import PromptLookup
 
-FIRST_GUESSES = 3  # so that the first checked step has four rows
-FIRST_PAUSE, MAX_PAUSE = 16, 256  # tokens without guesses after some that did not pay; doubled each time
-WEIGHT = 0.3  # of the latest measurement in an average
+FIRST_GUESSES = 3  # maximum guesses of a step (four rows), unless the previous guesses were all correct
+FIRST_PAUSE, MAX_PAUSE = 16, 256  # tokens of the first pause in guessing; doubles up to the maximum
+WEIGHT = 0.3  # weight of the latest measurement in an average
 
 
 class Speculation:
     """Decides how many tokens to guess, from the measured time of steps with and without guesses.
 
-    A step with guesses computes several rows of the text at once, and gives the right guesses and one token more.
-    Guessing pauses if a token takes longer that way.
+    A step with guesses computes several rows of the text at once, and yields the correct guesses and one more token.
+    Guessing pauses if a token takes longer with guesses than without.
     """
 
     def __init__(self) -> None:
         self.lookup = PromptLookup()
-        self._plain = self._checked = self._gained = 0.0  # averages: seconds of steps, tokens of a checked step
+        # Averages: seconds of a step without guesses, seconds of a step with guesses, tokens that such a step yielded.
+        self._plain = self._checked = self._gained = 0.0
         self._most, self._pause, self._left = FIRST_GUESSES, FIRST_PAUSE, 0
 
     def guesses(self, most: int) -> list[int]:
-        """Returns up to `most` guesses; none while they do not pay, or before a step without guesses was measured."""
+        """Returns up to `most` guesses; [] during a pause, and before a step without guesses has been measured."""
         if self._left or not self._plain:
             self._left = max(0, self._left - 1)
             return []
@@ -34,7 +35,7 @@ class Speculation:
         self._plain = _average(self._plain, seconds)
 
     def checked_step(self, seconds: float, guessed: int, accepted: int) -> None:
-        """Adds a step with guesses, of which the first `accepted` were right."""
+        """Adds the time of a step with `guessed` guesses, of which the first `accepted` were correct."""
         self._checked = _average(self._checked, seconds)
         self._gained = _average(self._gained, 1.0 + accepted)
         self._most = ops.MAX_ROWS - 1 if accepted == guessed else FIRST_GUESSES

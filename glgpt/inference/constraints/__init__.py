@@ -1,5 +1,6 @@
 """Constrains generated text to a JSON schema, a regular expression or a list of choices.
 
-`Constraint` is what a caller asks for, `Grammars` and `Matcher` say which tokens may come next (with `llguidance`), and
-`MaskedSampling` draws one of these on the device. Depends on `glgpt.text`, `glgpt.ops` and `glgpt.gl`, not on models.
+A caller gives a `Constraint`; `Grammars` and `Matcher` find the tokens that may come next (with `llguidance`);
+`MaskedSampling` draws one of these tokens on the device. The package depends on `glgpt.text`, `glgpt.ops` and
+`glgpt.gl`, but not on models.
 """

@@ -1,4 +1,4 @@
-"""Describes what a text must match: a JSON schema, any JSON object, a regular expression or one of several texts."""
+"""Describes what a text must match: a JSON schema, any JSON object, a regular expression or one of several choices."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 
 from glgpt.errors import ArgumentError, quoted, written
 
-MAX_CHARACTERS = 1 << 18  # of a schema, an expression, or all choices
+MAX_CHARACTERS = 1 << 18  # maximum characters of a schema, of an expression, or of all choices together
 ANY_OBJECT = '{"type":"object"}'
 
 
 class ConstraintError(ArgumentError):
-    """A constraint that cannot be used: the message names the part at fault."""
+    """Raised for a constraint that cannot be used; the message names the part at fault."""
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """Says what a generated text must match as a whole; made by `json_schema`, `json_object`, `regex` or `choice`.
+    """Describes what a whole generated text must match; `json_schema`, `json_object`, `regex` and `choice` create one.
 
-    `source` is the schema as JSON, the expression, or the choices as a JSON list.
+    `kind` is "json_schema", "regex" or "choice". `source` is the schema as JSON, the expression, or the choices as a
+    JSON list.
     """
 
     kind: str
@@ -29,9 +30,10 @@ class Constraint:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool | str) -> Constraint:
-        """Constrains text to JSON that a schema (a mapping, or JSON text) validates, with the blanks of `json.dumps`.
+        """Constrains text to JSON that is valid under a schema and spaced as `json.dumps` writes it.
 
-        Raises ConstraintError unless it is a JSON object or a boolean.
+        `schema` is a mapping, a boolean, or either of them as JSON text. Raises ConstraintError for anything else. A
+        schema that is not supported raises ConstraintError when it is used, as in `LanguageModel.generate`.
         """
         if isinstance(schema, str):
             try:
@@ -39,7 +41,7 @@ class Constraint:
             except (ValueError, RecursionError) as error:
                 raise ConstraintError(f"the JSON schema is not JSON: {quoted(error, 120)}") from None
         if not isinstance(schema, (Mapping, bool)):
-            raise ConstraintError(f"the JSON schema is {written(schema)}; it must be an object")
+            raise ConstraintError(f"the JSON schema is {written(schema)}; it must be an object, true or false")
         try:
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -48,14 +50,18 @@ class Constraint:
 
     @classmethod
     def json_object(cls) -> Constraint:
-        """Constrains text to any JSON object, with the blanks of `json.dumps`."""
+        """Constrains text to any JSON object, spaced as `json.dumps` writes it."""
         return cls("json_schema", ANY_OBJECT)
 
     @classmethod
     def regex(cls, pattern: str) -> Constraint:
-        """Constrains text to a regular expression, which must match all of it. Lookarounds and back references fail."""
+        """Constrains text to a regular expression, which must match the whole text.
+
+        An invalid expression, a lookaround or a back reference raises ConstraintError when the constraint is used, as
+        in `LanguageModel.generate`.
+        """
         if not isinstance(pattern, str) or not pattern:
-            raise ConstraintError(f"the regular expression is {written(pattern)}; it must be a text")
+            raise ConstraintError(f"the regular expression is {written(pattern)}; it must be a non-empty string")
         return cls("regex", _checked("the regular expression", pattern))
 
     @classmethod
@@ -63,14 +69,14 @@ class Constraint:
         """Constrains text to one of `choices`."""
         given = list(choices) if isinstance(choices, Sequence) and not isinstance(choices, str) else []
         if not given or not all(isinstance(text, str) and text for text in given):
-            raise ConstraintError(f"the choices are {written(choices)}; they must be a list of texts")
+            raise ConstraintError(f"the choices are {written(choices)}; they must be a list of non-empty strings")
         return cls("choice", _checked("the choices", json.dumps(given, ensure_ascii=False)))
 
 
 def _checked(what: str, text: str) -> str:
-    """Returns the text. Raises ConstraintError if it is too long or not Unicode."""
+    """Returns the text. Raises ConstraintError if it is too long or contains an unpaired surrogate."""
     if len(text) > MAX_CHARACTERS:
-        raise ConstraintError(f"{what} takes {len(text):,} characters; at most {MAX_CHARACTERS:,} are supported")
+        raise ConstraintError(f"{what}: {len(text):,} characters; at most {MAX_CHARACTERS:,} are supported")
     if any("\ud800" <= c <= "\udfff" for c in text):
-        raise ConstraintError(f"{what} holds half of a surrogate pair, which is not Unicode text")
+        raise ConstraintError(f"{what}: an unpaired surrogate, which is not Unicode text; remove it")
     return text

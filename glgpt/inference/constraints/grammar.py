@@ -1,6 +1,7 @@
-"""Compiles constraints with the library `llguidance`, for the first time in a process with limits.
+"""Compiles constraints with the library `llguidance`.
 
-Compiling takes milliseconds, but some schemas and expressions would take hours, and the library cannot be interrupted.
+Compiling usually takes milliseconds, but some schemas and expressions would take hours, and the library cannot be
+interrupted. A constraint is therefore first compiled in a separate process with limits on time and memory.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from glgpt.errors import quoted
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 from glgpt.system.limited_process import LimitedProcess, LimitedProcessError, LimitError, answer_requests
 
-BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as `json.dumps` has them
-CPU_S = 10  # of one constraint
-MEMORY = 4 << 30  # bytes of address space
-_KEPT = 256  # results of checks
+BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as `json.dumps` writes
+CPU_S = 10  # maximum seconds of CPU time for one constraint
+MEMORY = 4 << 30  # maximum bytes of address space
+_KEPT = 256  # maximum number of retained results of checks
 _INVALID = re.compile(r"regex parse error:\n(?: {4})?(.*)\n(?:.*\n)*?error: (.*)")
 
 
 def compile_grammar(constraint: Constraint, engine: Any) -> Any:
-    """Returns llguidance's matcher of a constraint for the vocabulary of `engine`. Raises ConstraintError."""
+    """Returns llguidance's matcher of a constraint for the vocabulary of `engine`, an `LLTokenizer`.
+
+    Raises ConstraintError for a constraint that cannot be used.
+    """
     from llguidance import LLMatcher
 
     try:
         found = LLMatcher(engine, _grammar(constraint), log_level=0)
         if not found.is_error():
-            found.compute_bitmask()  # which finds out that an expression is too complex
+            found.compute_bitmask()  # sets the error if an expression is too complex
         why = found.get_error()
     except (ValueError, RuntimeError) as error:
         why = str(error)
@@ -39,7 +43,11 @@ def compile_grammar(constraint: Constraint, engine: Any) -> Any:
 
 
 def reason(why: str) -> str:
-    """Returns the first line of an error; of an invalid expression, the expression and what is wrong with it."""
+    """Returns a short reason for `why`, an error message of llguidance.
+
+    The reason is the invalid expression with its fault, a message that the constraint is too complex, or the first line
+    of `why`.
+    """
     if found := _INVALID.search(why):
         return f"the expression {quoted(found[1], 80)}: {quoted(found[2], 120)}"
     if re.search(r"too many expressions|max is \d|panic|too large|Unable to determine", why):
@@ -64,15 +72,15 @@ def _grammar(constraint: Constraint) -> str:
 
 
 class _Checks:
-    """Compiles constraints in processes, of which one is retained, and remembers which can be used."""
+    """Compiles constraints in limited processes and records which of them can be used. One idle process is retained."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: LimitedProcess | None = None
-        self._known: dict[bytes, str] = {}  # by digest of a constraint: why it cannot be used, empty if it can
+        self._known: dict[bytes, str] = {}  # by digest of a constraint: the error message, or "" if it can be used
 
     def check(self, constraint: Constraint) -> None:
-        """Raises ConstraintError for a constraint that cannot be used, or could not be compiled."""
+        """Raises ConstraintError if a constraint cannot be used, or could not be compiled."""
         digest = hashlib.sha256(f"{constraint.kind}:{constraint.source}".encode(errors="surrogatepass")).digest()
         with self._lock:
             why = self._known.get(digest)
@@ -82,13 +90,17 @@ class _Checks:
             raise ConstraintError(why)
 
     def _compile(self, constraint: Constraint, digest: bytes) -> str:
-        """Returns why a constraint cannot be used, or an empty text. Raises ConstraintError if it must be retried."""
+        """Returns the error message of a constraint, or "" if it can be used.
+
+        Raises ConstraintError if compiling failed for another reason, such as a busy machine; the next call then
+        compiles the constraint again.
+        """
         with self._lock:
             process, self._idle = self._idle or LimitedProcess(__name__), None
         try:
             why = str(process.ask({"kind": constraint.kind, "source": constraint.source})["error"])
         except LimitError as error:
-            why = f"compiling it takes more than {CPU_S} s or too much memory; simplify it, such as its repetitions"
+            why = f"compiling it takes more than {CPU_S} s or too much memory; simplify it, for example its repetitions"
             why = _unusable(constraint, why)
             if error.waited:  # the machine was busy
                 raise ConstraintError(why) from None
@@ -106,12 +118,15 @@ _checks = _Checks()
 
 
 def check_grammar(constraint: Constraint) -> None:
-    """Raises ConstraintError for a constraint that cannot be used, with any vocabulary; may be called in any thread."""
+    """Raises ConstraintError if a constraint is unusable with every vocabulary. May be called in any thread."""
     _checks.check(constraint)
 
 
 def main() -> int:
-    """Answers requests, each a constraint, until stdin ends: `error` is a text, empty if it can be used."""
+    """Answers requests, each with a constraint, until stdin ends.
+
+    The `error` of an answer is the error message, or "" if the constraint can be used.
+    """
     from llguidance import LLTokenizer
 
     engine = LLTokenizer("byte")

@@ -1,4 +1,7 @@
-"""Draws tokens on the device from those that a constraint allows."""
+"""Chooses tokens on the device, among the tokens that a constraint allows.
+
+An entry is a named list of passes; a state is a texture that keeps its contents between entries.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ from glgpt.program.spec import Limits, Program
 if TYPE_CHECKING:
     from glgpt.inference.sampling import Sampler
 
-GREEDY, SAMPLE, SAMPLE_NUCLEUS = "masked_best", "masked_sample", "masked_sample_nucleus"  # entries
+GREEDY, SAMPLE, SAMPLE_NUCLEUS = "masked_best", "masked_sample", "masked_sample_nucleus"  # entries of the program
 ALLOWED = "allowed"
 
 
 def masked_program(limits: Limits, logits: Layout, token: Layout = ops.TOKEN) -> Program:
-    """Records entries that choose a token of the state `logits` of which the state `allowed` has the bit set.
+    """Records entries that choose a token from the state `logits`, among the tokens whose bits are set in `allowed`.
 
-    `masked_best` writes the likeliest to the state `token`, `masked_sample` and `masked_sample_nucleus` draw one into
-    it (`ops.sample`).
+    `masked_best` writes the likeliest of these tokens to the state `token`; `masked_sample` and
+    `masked_sample_nucleus` draw one of them and write it there (`ops.sample`).
     """
     rec = Recorder(limits)
     x = rec.fixed("logits", logits, "state")
@@ -38,7 +41,7 @@ def masked_program(limits: Limits, logits: Layout, token: Layout = ops.TOKEN) ->
 
 
 class MaskedSampling:
-    """Chooses tokens from the states `logits` and `token` of another player, within a constraint's mask."""
+    """Chooses tokens that a constraint allows: reads the state `logits` of another player and writes its `token`."""
 
     def __init__(self, main: Player) -> None:
         view = main.program.views["logits"]
@@ -48,7 +51,7 @@ class MaskedSampling:
         self.player = Player(main.device, program, main.options, shared)
 
     def play(self, sampler: Sampler, matcher: Matcher, step: int, vocab: int) -> None:
-        """Starts choosing token `step` into the state `token`."""
+        """Starts choosing token `step` of the text; the token is written to the state `token`."""
         self.player.write(ALLOWED, 0, matcher.mask()[None])
         entry = f"masked_{sampler.entry or 'best'}"
         self.player.play(entry, **(sampler.scalars(step, vocab) if sampler.entry else {}))

@@ -17,7 +17,10 @@ from glgpt.text.tokenizer import Tokenizer
 
 
 class _Vocabulary:
-    """A tokenizer as llguidance reads it; `eos_token_id` may be one beyond the model's vocabulary, never drawn."""
+    """A tokenizer with the attributes that llguidance reads.
+
+    If the model has no end token, `eos_token_id` is the size of its vocabulary, an id that is never drawn.
+    """
 
     bos_token_id = None
 
@@ -31,13 +34,13 @@ class _Vocabulary:
             self.tokens.append(b"")
 
     def __call__(self, text: str) -> list[int]:
-        if not isinstance(text, str):  # llguidance asks whether bytes are accepted
-            raise TypeError("a text is needed")
+        if not isinstance(text, str):  # llguidance tries bytes, to test whether they are accepted
+            raise TypeError("expected a str")
         return self._tokenizer.encode_ordinary(text)
 
 
 class Grammars:
-    """Compiles constraints for the vocabulary of a model; any thread may do so."""
+    """Compiles constraints for the vocabulary of a model. May be used in any thread."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer, self.vocab_size = tokenizer, vocab_size
@@ -61,19 +64,19 @@ class Grammars:
 
 
 class Matcher:
-    """Follows a constrained text token by token, and says which tokens may come next."""
+    """Follows a constrained text token by token, and finds the tokens that may come next."""
 
     def __init__(self, engine: Any, grammars: Grammars) -> None:
         self._engine, self._grammars = engine, grammars
-        self._allowed: NDArray[np.bool_] | None = None  # of the next token, once computed
+        self._allowed: NDArray[np.bool_] | None = None  # `allowed` for the next token, once computed
 
     def copy(self) -> Matcher:
-        """Returns a matcher that continues from here on its own."""
+        """Returns an independent matcher at the same place in the text."""
         return Matcher(self._engine.deep_copy(), self._grammars)
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """True for each token that may come next. Raises ConstraintError if the constraint is too complex."""
+        """For each token, True if it may come next. Raises ConstraintError if the constraint is too complex."""
         if self._allowed is None:
             size, ends = self._grammars.vocab_size, self._grammars.eos_ids
             if self._engine.is_stopped() and not self._engine.is_error():
@@ -95,14 +98,14 @@ class Matcher:
         return int(allowed.sum()) == int(allowed[self._grammars.eos_ids].sum())
 
     def mask(self) -> Floats:
-        """Returns `allowed` as `ops.mask_logits` reads it, in whole texels `[n, 4]`."""
+        """Returns `allowed` as bits in whole texels `[n, 4]`, as `ops.mask_logits` reads them."""
         bits = np.zeros(-(-len(self.allowed) // (4 * ops.MASK_BITS)) * 4 * ops.MASK_BITS, np.bool_)
         bits[: len(self.allowed)] = self.allowed
         numbers = np.packbits(bits, bitorder="little").view("<u2")
         return numbers.astype(np.float32).reshape(-1, 4)
 
     def accept(self, token: int) -> None:
-        """Appends a token, which must be allowed."""
+        """Appends a token, which must be allowed. Ignores end tokens."""
         if token in self._grammars.eos_ids:
             return
         self._allowed = None

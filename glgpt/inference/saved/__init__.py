@@ -1,4 +1,5 @@
 """Saves the KV caches of a chat's prompt to a file, and reads them again.
 
-`prefix` is the one module. Depends on `glgpt.checkpoint` (safetensors), `glgpt.gl` and the names of activations.
+`prefix` is its only module. The package depends on `glgpt.checkpoint` (safetensors), `glgpt.gl` and the names of
+activations.
 """

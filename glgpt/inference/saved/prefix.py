@@ -1,7 +1,9 @@
-"""Writes the prompt that a decoder's KV caches hold to a safetensors file, and fills the caches from one.
+"""Writes the contents of a decoder's KV caches to a safetensors file, and fills the caches from such a file.
 
-The tensors are the ids, the chunks in which they were read (start, tokens, size), and the first rows of each cache as
-they lie in its texture. The metadata hold what the numbers depend on, and the SHA-256 of each tensor.
+The tensors are the ids of the text in the caches, the chunks in which the ids were read (start, tokens, size), and the
+rows of each cache that belong to these ids, as stored in the cache's texture. A chunk is a run of ids that was computed
+at once. The metadata hold the properties on which the numbers depend, such as the model and the device; they also hold
+the SHA-256 of each tensor.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from glgpt.program.formats import Floats
 from glgpt.system.files import named_errors, open_input, parsed_json, written_whole
 
 VERSION = 1
-ABOUT = "glgpt.cache"  # key in the metadata
+ABOUT = "glgpt.cache"  # key of the properties in the metadata
 Kept = list[tuple[Chunk, list[int]]]  # the chunks that the caches hold, from position 0, and their ids
 
 
 def save_prefix(path: Path, player: Player, kept: Kept, about: Mapping[str, str]) -> int:
-    """Writes the caches of these chunks; `about` names what they depend on. Returns the tokens.
+    """Writes the rows of the caches that hold these chunks, and the properties `about` on which the values depend.
 
-    Raises FileError for a file that cannot be written.
+    Returns the number of tokens. Raises FileError for a file that cannot be written.
     """
     ids = [token for _, own in kept for token in own]
     names, count = _caches(player), len(ids)
@@ -50,13 +52,13 @@ def save_prefix(path: Path, player: Player, kept: Kept, about: Mapping[str, str]
 def load_prefix(path: Path, player: Player, sizes: tuple[int, ...], about: Mapping[str, str]) -> Kept:
     """Fills the caches from a file, and returns the chunks that they then hold.
 
-    `sizes` are the chunk sizes that the player's program has. Raises FileError, naming the file, before a cache
-    changes: for another model, device or format, for other shapes, and for values that are damaged or not finite.
+    `sizes` are the chunk sizes that the player's program has. Raises FileError, naming the file, for another model,
+    device or format, for other shapes, and for values that are damaged or not finite; the caches then stay unchanged.
     """
     name = quoted(path, 300)
     other = f"{name} is not a saved cache; give a file that --cache wrote, or a new name"
     with open_input(path) as file:
-        if file.read(9)[8:] != b"{":  # after the length, a header begins
+        if file.read(9)[8:] != b"{":  # the header follows its length of 8 bytes
             raise FileError(other)
     places, metadata = safetensors_places(path)
     found = parsed_json(str(metadata.get(ABOUT, "{}")), f"{name}: its metadata")
@@ -64,15 +66,15 @@ def load_prefix(path: Path, player: Player, sizes: tuple[int, ...], about: Mappi
         raise FileError(other)
     for key, value in {"version": VERSION, **about}.items():
         if found.get(key) != value:
-            given = "" if key == "model" else f", {quoted(found.get(key))}"  # a digest says nothing
+            given = "" if key == "model" else f", {quoted(found.get(key))}"  # a digest means nothing to readers
             raise FileError(f"{name} was saved with another {key}{given}; give another file")
     caches = _caches(player)
     if set(places) != {"ids", "chunks", *caches}:
-        raise FileError(f"{name} has other tensors than a cache of this model; delete it")
+        raise FileError(f"{name} does not have the tensors of a cache of this model; delete it")
     count = math.prod(places["ids"].shape)
     limit = min(player.program.textures[cache].height for cache in caches)
     if len(places["ids"].shape) != 1 or count > limit:
-        raise FileError(f"{name} holds {count} tokens, and the context {limit}; raise --context")
+        raise FileError(f"{name} has {count} tokens and the context holds {limit}; raise --context")
     values: dict[str, Floats] = {}
     for tensor, place in places.items():
         wanted = {"ids": (count,), "chunks": (*place.shape[:1], 3)}.get(tensor) or _shape(player, tensor, count)
@@ -102,7 +104,7 @@ def _shape(player: Player, name: str, count: int) -> tuple[int, ...]:
 
 
 def _chunks(name: str, values: Mapping[str, Floats], sizes: tuple[int, ...]) -> Kept:
-    """Returns the chunks of a file. Raises FileError unless they follow each other and have ids."""
+    """Returns the chunks of a file. Raises FileError unless the chunks follow each other and cover the ids."""
     ids = [int(token) for token in values["ids"]]
     kept: Kept = []
     at = 0

@@ -1,4 +1,7 @@
-"""Runs several texts on one stage, each with its own caches; texts that need one more row are decoded side by side."""
+"""Runs several texts on one stage, each with its own caches; several texts that need one row each run together.
+
+A row is a token id, or a hidden state, at one position; its keys and values are a row of the caches.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ from glgpt.wire.messages import Ask
 
 @dataclass(eq=False)
 class SessionCache(Member):
-    """A text's keys and values: the first `own` rows in the caches of `stage`, the first `len(rows)` in shared ones.
+    """The keys and values of a text, in its own caches and in the shared caches.
 
-    Other rows do not exist. Prefills use the text's own caches, steps side by side with other texts the shared ones;
-    rows are copied between them as needed.
+    The text's own caches, those of `stage`, hold its first `own` rows; the shared caches hold its first `len(rows)`
+    rows. Prefills use the text's own caches. Steps that run together with other texts use the shared caches. Rows are
+    copied between the two as needed.
     """
 
     stage: Stage | None = None
@@ -37,7 +41,7 @@ class SessionCache(Member):
 
 @dataclass(frozen=True)
 class StepInput:
-    """Rows from position `pos` for a text, and the tokens requested after them."""
+    """Rows of a text from position `pos` on, and the request for the tokens after them."""
 
     caches: SessionCache
     pos: int
@@ -46,15 +50,15 @@ class StepInput:
 
     @property
     def may_join(self) -> bool:
-        """True if it may share a pass with rows of other texts: it is a single row without guesses."""
+        """True if this step may share a pass with rows of other texts: it has a single row and no guesses."""
         return len(self.x) == 1 and not (self.ask and self.ask.guesses)
 
 
 class BatchedStage(SharedCaches[SessionCache]):
-    """Runs rows of up to `texts` texts on a stage: of one text alone, or one row of each of several in one pass.
+    """Runs rows of up to `texts` texts on a stage: any rows of one text, or one row of each of several texts at once.
 
-    The shared caches are allocated when two texts first have a row at the same time. If `most` bytes of textures are
-    not enough for them, texts run one after another.
+    The shared caches are allocated when two texts first have a row at the same time. If the shared caches would exceed
+    the limit of `most` bytes of textures, the texts run one after another.
     """
 
     def __init__(self, stage: Stage, texts: int, most: int | None = None) -> None:
@@ -71,7 +75,7 @@ class BatchedStage(SharedCaches[SessionCache]):
 
     @property
     def rows(self) -> int:
-        """Number of rows of the shared caches once they are allocated."""
+        """Number of rows to reserve in the shared caches; `height` rounds it up."""
         return min(self.most_rows, min(self.texts, MAX_ROWS) * self.config.context + SPARE)
 
     @property
@@ -84,7 +88,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         return SessionCache(stage=self.stage.session())
 
     def answer(self, fed: StepInput) -> Answer:
-        """Runs rows of one text. Raises GlgptError as `Stage.answer`; the text then ends before these rows."""
+        """Runs rows of one text. Raises GlgptError as `Stage.answer` does; the rows must be fed again afterwards."""
         caches, n = fed.caches, len(fed.x)
         assert caches.stage
         self._back(caches, fed.pos)
@@ -99,7 +103,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         return answer
 
     def answers(self, steps: Sequence[StepInput]) -> list[Answer | GlgptError]:
-        """Runs one row of each of up to eight texts, no text twice; the results equal those of `answer` bit for bit."""
+        """Runs one row of each of up to eight different texts; the results equal those of `answer` bit for bit."""
         if (len(steps) == 1 and not steps[0].caches.rows) or not self._reserved():
             return [self._alone(fed) for fed in steps]
         for fed in steps:
@@ -160,7 +164,7 @@ class BatchedStage(SharedCaches[SessionCache]):
             caches.stage.close()
 
     def forget(self, caches: SessionCache) -> None:
-        """Discards the rows of these caches, which no text uses any more."""
+        """Discards all rows of these caches."""
         self._back(caches, 0)
 
     def _back(self, caches: SessionCache, pos: int) -> None:
@@ -170,12 +174,12 @@ class BatchedStage(SharedCaches[SessionCache]):
             self.cut(caches, pos)
 
     def refill(self, text: SessionCache, keep: Sequence[SessionCache]) -> None:
-        """Copies the rows that only the text's own caches have into the shared ones."""
+        """Copies those rows to the shared caches that so far only the text's own caches hold."""
         if len(text.rows) < text.own:
             self.adopt([text], text.own, keep, self._bridge(text))
 
     def lose(self, text: SessionCache) -> None:
-        """Copies the text's rows from the shared caches into its own."""
+        """Copies those rows to the text's own caches that so far only the shared caches hold."""
         self._restore(text)
 
     def _restore(self, text: SessionCache) -> None:
@@ -184,7 +188,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         text.own = text.held
 
     def _bridge(self, text: SessionCache) -> Player:
-        """Returns a player that copies between the shared caches and the text's own."""
+        """Returns a player that copies rows between the shared caches and the text's own caches."""
         if text not in self._bridges:
             assert text.stage
             textures = text.stage.player.textures
@@ -192,7 +196,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         return self._bridges[text]
 
     def close(self) -> None:
-        """Releases the shared caches, after copying all rows to the texts' own; call it before those are closed."""
+        """Copies all rows to the texts' own caches, which must still be open, and releases the shared caches."""
         super().close()
         for bridge in self._bridges.values():
             bridge.close()

@@ -1,4 +1,4 @@
-"""A model split into stages: some of its blocks run on this machine's device, the others on servers."""
+"""A model split into stages: some of its blocks run on this machine's device, and the other blocks run on servers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HERE = "here"
 def parse_plan(text: str) -> list[tuple[str, str]]:
     """Returns a plan such as `0-3@here,4-7@ws://a,8-11@ws://b` as (part, place) pairs. Raises ArgumentError if invalid.
 
-    A part is written as in `Part.parse`; a comma inside one (`embed,0-3@here`) belongs to it.
+    A part is written as in `Part.parse`; a comma inside a part (`embed,0-3@here`) belongs to the part.
     """
     found = re.findall(r"([^@]+)@(here|wss?://[^,\s]+)(?:,|$)", text)
     if not found or ",".join(f"{part}@{place}" for part, place in found) != text:
@@ -48,10 +48,11 @@ def parse_plan(text: str) -> list[tuple[str, str]]:
 
 
 class SplitLanguageModel(LanguageModel):
-    """A model of several stages with the unsplit model's text, from `glgpt.load` with `rest` or `plan`.
+    """A model of several stages that generates the same text as if unsplit; use `glgpt.load` with `rest` or `plan`.
 
     Local stages load only their own tensors of the checkpoint. `traffic` returns what was sent over each connection.
-    Raises GlgptError for a server that cannot be reached, refuses, or holds another model or part.
+    Raises GlgptError for a server that cannot be reached, that refuses the connection, or that holds another model or
+    part.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class SplitLanguageModel(LanguageModel):
             return cls(checkpoint, tokenizer, dtype, split=split, **options)
 
     def _sizes(self) -> tuple[int, ...]:
-        """Returns the chunk sizes to send: those of the local stages, or else of the first server."""
+        """Returns the chunk sizes to send: those of the first local stage, or of the first server if none is local."""
         for stage in self._stages:
             if isinstance(stage, Local):
                 return stage.stage.sizes
@@ -125,11 +126,11 @@ class SplitLanguageModel(LanguageModel):
 
     @property
     def parts(self) -> list[tuple[str, str]]:
-        """Which part runs where: (part, "here" or the server's address), in order."""
+        """The parts and their places: (part, "here" or the server's address), in order."""
         return [(str(s.part), s.connection.url if isinstance(s, RemoteStage) else HERE) for s in self._stages]
 
     def traffic(self) -> list[dict[str, Any]]:
-        """Returns steps, rows and milliseconds of each stage, and for servers also the bytes and the network time."""
+        """Returns steps, rows and milliseconds of each stage; for servers, all fields of `wire.client.Traffic`."""
         found = []
         for (part, place), stage in zip(self.parts, self._stages, strict=True):
             if isinstance(stage, Local):
@@ -156,7 +157,10 @@ class SplitLanguageModel(LanguageModel):
         *,
         interventions: Interventions = (),
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Like `run_with_cache` of a whole model; each stage captures its own blocks. Refuses interventions."""
+        """Returns what `run_with_cache` of a whole model returns; each stage captures the activations of its blocks.
+
+        Raises GlgptError if there are interventions.
+        """
         self._refuse(edits_of(self.config, interventions))
         x: Any
         x, asked, wanted = self._asked(ids, names)
@@ -195,7 +199,7 @@ class SplitLanguageModel(LanguageModel):
         return 0 if self._closed else own + sum(c.nbytes for c in self._captures_of.values())
 
     def info(self) -> dict[str, Any]:
-        """Returns the dtype, which part runs where, and the local texture memory in bytes."""
+        """Returns the dtype, the parts and their places, and the local texture memory in bytes."""
         return {"dtype": str(self.formats), "parts": self.parts, "texture_bytes": self.texture_bytes}
 
     def close(self) -> None:
@@ -212,7 +216,7 @@ class SplitLanguageModel(LanguageModel):
 
 
 def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict[str, Floats]]:
-    """Returns hidden states or logits of all rows of one stage, and its activations in their natural shapes."""
+    """Runs a stage on all rows; returns its hidden states or logits, and the named activations in natural shapes."""
     total, pieces, end = len(x), dict[str, list[Floats]](), list[Floats]()
     for chunk, name, raw in captures.play(x, [*names, captures.end]):
         matrix = raw.view.unpack(raw.texels)
@@ -225,7 +229,7 @@ def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict
 
 
 def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | None:
-    """Returns the context of all stages: the given one, or the smallest of the servers'; None without servers.
+    """Returns the context of all stages: `given`, or else the smallest of the servers' contexts, or else None.
 
     Raises ArgumentError if a server has fewer positions than the given context.
     """
@@ -239,7 +243,10 @@ def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | 
 
 
 def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None:
-    """Returns the part that a server must hold if this machine has the first `blocks`; None for other blocks."""
+    """Returns the part that a server must hold if this machine runs `blocks` = (first, end).
+
+    Returns None if `blocks` do not determine that part: they are None, do not start at block 0, or are all blocks.
+    """
     if blocks is None or blocks[0] != 0 or not 0 < blocks[1] < config.n_layer:
         return None
     return Part(blocks[1], config.n_layer, False, True)
@@ -248,14 +255,17 @@ def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None
 def _around(
     server: RemoteStage, blocks: tuple[int, int] | None, config: ModelConfig
 ) -> list[tuple[Part, RemoteStage | None]]:
-    """Returns the server's part, and the local parts before and after it, which must be `blocks` = (first, end)."""
+    """Returns the local part before the server's part, the server's part, and the local part after it.
+
+    Raises ArgumentError if `blocks` = (first, end) is given and the local parts have other blocks.
+    """
     before, after = server.part.before(), server.part.after(config)
     if blocks is not None:
         own = [part.blocks for part in (before, after) if part]
         if range(*blocks) not in own or sum(map(len, own)) != len(range(*blocks)):
             url, first, end = server.connection.url, *blocks
             leaves = f"{url} holds {server.part}, which does not leave blocks {first}-{end - 1} to this machine"
-            raise ArgumentError(f"{leaves}; leave blocks out")
+            raise ArgumentError(f"{leaves}; omit the option blocks")
     places: list[tuple[Part, RemoteStage | None]] = [(before, None)] if before else []
     places.append((server.part, server))
     return places + ([(after, None)] if after else [])

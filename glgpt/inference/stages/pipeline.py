@@ -1,4 +1,7 @@
-"""Generates over the stages of a split model: the prompt in chunks, pipelined over all stages, then tokens."""
+"""Generates with the stages of a split model: feeds a prompt in chunks, pipelined over the stages, then each token.
+
+A stage is a part of the model, on this machine or on a server. A row is the id or the hidden state of one token.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.wire.client import MAX_REPLAYS, ForgottenError
 from glgpt.wire.messages import MAX_COUNT, MAX_GUESSES, Ask
 
-MAX_PENDING = 4  # maximum unanswered chunks of a server
+MAX_PENDING = 4  # maximum chunks that a server has not answered yet
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Local:
         return len(self._answers)
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
-        """Runs rows pos.. immediately."""
+        """Runs rows from `pos` on immediately."""
         start = time.perf_counter()
         answer = self.stage.answer(pos, x, ask)
         answer.ms = 1000 * (time.perf_counter() - start)
@@ -69,11 +72,11 @@ class Local:
 
 
 class Pipeline:
-    """Runs a text through stages, of which the first takes ids and the last chooses tokens.
+    """Runs a text through stages: the first stage takes ids, and the last stage chooses tokens.
 
-    As in `Decoder`, generations may be interleaved, and each refills the caches if another has used them. If a server
-    has lost its session, the rows are fed again from the text. With `speculate`, drafts of the text's next tokens,
-    taken from the text itself, are checked several at a time.
+    As in `Decoder`, generations may be interleaved: a generation refills the caches if another one has used them since.
+    If a server has lost its session (the caches of the text), the rows are fed again. With `speculate`, the next tokens
+    are guessed from the text so far (`PromptLookup`), and up to `MAX_GUESSES` guesses are checked at a time.
     """
 
     def __init__(
@@ -93,7 +96,10 @@ class Pipeline:
     def generate(
         self, ids: list[int], tokens: int, sampler: Sampler, ends: Container[int], run: GenerationStats
     ) -> Iterator[int]:
-        """Yields up to `tokens` ids after `ids`, which grow, and slide if the context is full; stops at `ends`."""
+        """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
+
+        If the context is full, drops the first tokens of `ids`.
+        """
         turn, known, read, lookup = object(), deque[int](), 0, PromptLookup()
 
         def ready() -> None:
@@ -103,7 +109,7 @@ class Pipeline:
         def following(wanted: int) -> tuple[int, bool]:
             nonlocal read, lookup
             slid = len(ids) <= read
-            refilled = self._turn is not turn or slid  # others used the caches
+            refilled = self._turn is not turn or slid  # another text used the caches, or tokens were dropped
             read = len(ids)
             if slid:
                 lookup = PromptLookup()
@@ -116,7 +122,7 @@ class Pipeline:
         return continuation(ids, tokens, ends, self.context, run, ready, following)
 
     def _next(self, ids: list[int], wanted: int, sampler: Sampler, draw: int, lookup: PromptLookup) -> list[int]:
-        """Returns the token after `ids`, and the following ones whose guesses were right."""
+        """Returns the next tokens after `ids`: the correct guesses, and the token after them."""
         pos = len(ids) - 1
         room = min(MAX_GUESSES, wanted - 1, self.context - len(ids))
         guesses: list[int] = []
@@ -141,12 +147,12 @@ class Pipeline:
         return answer.tokens
 
     def run(self, ids: Sequence[int], ask: Ask) -> Answer:
-        """Feeds the rows of `ids` that the stages lack and returns the answer to `ask` after the last one.
+        """Feeds the rows of `ids` that the stages lack; returns the last stage's answer to `ask`.
 
         Raises GlgptError if a stage does not answer, or a server cannot be reached again.
         """
         for stage in self.stages:
-            if stage.pending:  # an interrupt or an error left untaken answers
+            if stage.pending:  # answers remain from a call that was interrupted or failed
                 stage.abandon()
                 self.held = 0
         for _ in range(MAX_REPLAYS):
@@ -172,7 +178,7 @@ class Pipeline:
         self.held = min(self.held, len(ids) - 1)
         start = self.held
         chunks = [(start + c.start, c.valid) for c in plan(len(ids) - start, self.context - start, self.sizes)]
-        if ask.guesses and len(chunks) > 1:  # earlier rows were lost: feed them first, without guesses
+        if ask.guesses and len(chunks) > 1:  # earlier rows were lost: feed all rows without guesses
             ask = ask.model_copy(update={"guesses": ()})
         under: list[deque[tuple[int, Ask | None]]] = [deque() for _ in self.stages]
         final: list[Answer] = []
@@ -208,5 +214,6 @@ class Pipeline:
                 collect(at)
         if not final or not 1 <= len(final[0].tokens) <= len(ask.guesses) + 1:
             count = len(final[0].tokens) if final else 0
-            raise GlgptError(f"the last stage of the plan answered with {count} tokens instead of one")
+            expected = f"1 to {len(ask.guesses) + 1}" if ask.guesses else "1"
+            raise GlgptError(f"the last stage of the plan answered with {count} tokens; expected {expected}")
         return final[0]

@@ -19,9 +19,10 @@ from glgpt.wire.messages import Ask, Looked, Stepped
 
 
 class RemoteStage:
-    """A part that a server runs: rows are sent as bytes, and hidden states or tokens come back.
+    """Sends rows, as bytes, to a server that runs a part of the model, and receives hidden states or tokens.
 
-    Raises GlgptError if the server holds another model, or a part that this model does not have.
+    A row is a token id or a hidden state; `wire` is the number format of hidden states. Raises GlgptError if the server
+    holds another model, or a part that this model does not have.
     """
 
     def __init__(self, connection: Connection, config: ModelConfig, wire: str = "f32") -> None:
@@ -34,7 +35,7 @@ class RemoteStage:
         self.context = min(said.context or config.n_positions, config.n_positions)
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
-        """Sends rows pos..; `take` returns the answer."""
+        """Sends rows from `pos` on; `take` returns the answer."""
         if ask and not self.part.head:  # a server without the head needs only the guesses
             ask = Ask(guesses=ask.guesses) if ask.guesses else None
         self.connection.submit(pos, len(x), self._bytes(x), ask)
@@ -58,7 +59,7 @@ class RemoteStage:
         self.connection.abandon()
 
     def take(self) -> Answer:
-        """Returns the oldest answer. Raises GlgptError if it is invalid, and `ForgottenError` (see `Connection`)."""
+        """Returns the oldest answer. Raises GlgptError if it is invalid, and ForgottenError if the server lost rows."""
         said, payload = self.connection.take()
         if not isinstance(said, Stepped):
             raise GlgptError(f"{self.connection.url} answered a step with `{said.op}`")
@@ -76,14 +77,14 @@ class RemoteStage:
         return answer
 
     def _floats(self, payload: memoryview, rows: int, width: int, kind: str) -> Floats:
-        """Returns the values after an answer. Raises GlgptError for another length, or if one is not finite."""
+        """Returns an answer's payload as values. Raises GlgptError for a wrong length or a value that is not finite."""
         try:
             return hidden.unpack(payload, rows, width, kind)
         except GlgptError as error:
             raise GlgptError(f"{self.connection.url}: {error}") from None
 
     def look(self, x: Rows, names: tuple[str, ...]) -> tuple[Floats, dict[str, Floats]]:
-        """Returns hidden states (with the head: logits) of all rows, and these activations in natural shapes."""
+        """Returns hidden states (with the head: logits) of all rows, and the named activations in natural shapes."""
         if self.pending:  # left by an interrupted text
             self.abandon()
         for _ in range(MAX_REPLAYS):

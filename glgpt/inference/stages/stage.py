@@ -1,4 +1,7 @@
-"""A stage: one part of a split model on this machine's device, with caches for one text or several (`session`)."""
+"""A stage: one part of a split model on this machine's device, with KV caches for one text.
+
+`Stage.session` returns a stage for another text. A row is a token id or a hidden state.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,9 @@ from glgpt.wire.messages import Ask
 class Answer:
     """The result of a stage for some rows: hidden states `[n, n_embd]`, or the requested tokens.
 
-    `top` has, for each token, (id, probability, probability after sampling settings) of the token and then of the
-    likeliest; `logits` `[vocab]` are those after the last row. `ms` is the stage's time in milliseconds.
+    `top` has a list for each token: (id, probability, probability after sampling settings) of the token itself, then of
+    the likeliest tokens. `logits` `[vocab]` are the logits after the last row. `ms` is the stage's time in
+    milliseconds.
     """
 
     hidden: Floats | None = None
@@ -43,9 +47,10 @@ class Answer:
 
 
 class Stage:
-    """A part of a model on a device: rows in, hidden states or tokens out. Closing it releases its GL objects.
+    """A part of a model on a device: takes rows, returns hidden states or tokens. `close` releases its GL objects.
 
-    It must be used in the thread that made it. Positions must be fed in order; feeding a lower one discards later rows.
+    A stage must be used in the thread that created it. Rows must be fed in the order of their positions; feeding a
+    position again discards the later rows.
     """
 
     def __init__(
@@ -76,7 +81,7 @@ class Stage:
     ) -> Stage:
         """Loads the part's tensors, and no others; `device` are fields of `DeviceSettings`.
 
-        Its caches hold `context` positions, by default the model's, at most 2,048.
+        The caches hold `context` positions; the default is the model's number of positions, at most 2,048.
 
         Raises GlgptError as `LanguageModel.from_pretrained` does.
         """
@@ -96,11 +101,11 @@ class Stage:
         return cls(player, part, config, kernel, formats)
 
     def session(self) -> Stage:
-        """Returns the same stage with separate caches, for another text; this one must outlive it."""
+        """Returns a stage with the same weights and separate caches, for another text; close it before this stage."""
         return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.formats, self)
 
     def narrowed(self, part: Part) -> Stage:
-        """Returns a stage for a subset of this one's part, over the same weights; this one must outlive it."""
+        """Returns a stage for a subset of this stage's part, with the same weights; close it before this stage."""
         player = self.player
         program = programs.generation_program(self.config, player.device.limits, self.kernel, self.formats, part)
         given = player.shared() | player.shared("state")
@@ -110,7 +115,7 @@ class Stage:
         )
 
     def captures(self, most: int | None = None, part: Part | None = None) -> Captures:
-        """Returns an object that captures activations of this stage, or a part of it; close it before the stage."""
+        """Returns an object that captures activations of this stage, or of a part of it; close it before the stage."""
         return Captures(self.player, self.config, self.kernel, self.formats, most, part or self.part)
 
     @property
@@ -131,7 +136,10 @@ class Stage:
         return self.session_bytes if self._parent else self.player.program.nbytes()
 
     def feed(self, pos: int, x: Rows) -> Floats | None:
-        """Runs rows pos.. and returns their hidden states `[n, n_embd]`; with the head, prepares the last logits."""
+        """Runs rows from `pos` on and returns their hidden states `[n, n_embd]`.
+
+        With the head, returns None; `logits` then returns the logits of the last row.
+        """
         found = []
         for chunk in plan(len(x), self.config.context - pos, self.sizes):
             entry = chunk.entry
@@ -142,7 +150,7 @@ class Stage:
         return np.concatenate(found) if found else None
 
     def rows(self, pos: int, x: Rows) -> Floats:
-        """Runs up to eight rows and returns the hidden states `[n, n_embd]`, or the logits `[n, vocab]`, of each."""
+        """Runs up to eight rows; returns the hidden states `[n, n_embd]` or, with the head, logits `[n, vocab]`."""
         entry = f"rows_{programs.ROWS}"
         self._write(x, programs.ROWS)
         self.player.play(entry, pos=pos, row=len(x) - 1)
@@ -155,10 +163,9 @@ class Stage:
         return found
 
     def answer(self, pos: int, x: Rows, ask: Ask | None) -> Answer:
-        """Runs rows pos.., and, on the stage with the head, chooses the tokens that `ask` requests.
+        """Runs rows from `pos` on; the stage with the head also chooses the tokens that `ask` requests.
 
-        If `ask` contains guesses, all stages run their rows with `rows`. Raises GlgptError if the logits are not
-        finite.
+        If `ask` contains guesses, every stage uses `rows`. Raises GlgptError if the logits are not finite.
         """
         guessed = ask is not None and bool(ask.guesses)
         if not self.part.head:
@@ -174,11 +181,11 @@ class Stage:
         return answer
 
     def _checked(self, logits: Floats, ask: Ask) -> Answer:
-        """Returns the token after each row, up to the first row whose guess was wrong."""
+        """Returns the tokens after the rows, up to and including the first token that differs from its guess."""
         answer, sampler = Answer(), sampler_of(ask)
         view = self.player.program.views[LOGITS]
         for i, row in enumerate(logits):
-            if i and not np.isfinite(row).all():  # the next step raises, once the earlier tokens were returned
+            if i and not np.isfinite(row).all():  # the next step raises, after the earlier tokens were returned
                 break
             self.player.write_matrix(view.texture, view, row[None])
             self.player.play("best")
@@ -188,9 +195,9 @@ class Stage:
         return answer
 
     def _draw(self, answer: Answer, sampler: Sampler, ask: Ask, number: int) -> int:
-        """Draws token `ask.draw + number` of the seed from the device's logits; records it and its alternatives.
+        """Draws token `ask.draw + number` from the device's logits; adds it and its alternatives to `answer`.
 
-        As in `Decoder`, the device chooses; if it cannot decide, the sampler does, from the row.
+        As in `Decoder`, the device chooses. If the device cannot decide, the sampler chooses on the host.
         """
         step = ask.draw + number
         if sampler.entry:
@@ -229,7 +236,7 @@ def sampler_of(ask: Ask) -> Sampler:
 
 
 def weighed(logits: Floats, sampler: Sampler, token: int, count: int) -> list[tuple[int, float, float]]:
-    """Returns (id, probability, probability after sampling settings) of a token, then of the likeliest `count`."""
+    """Returns (id, probability, probability after sampling settings) of a token, then of the `count` likeliest."""
     drawn = sampler.probabilities(logits)
     weights = np.exp(logits.astype(np.float64) - float(logits.max()))
     weights /= weights.sum()

@@ -1,6 +1,6 @@
-"""Defines the model families: a module holds a family's usual values, tensor names and mapping from its `config.json`.
+"""Defines the model families, each in a module: its usual values, tensor names, and the mapping from `config.json`.
 
-`FAMILIES` is the table of all of them. A family's module is imported when the family is first used.
+`FAMILIES` is the table of all families. The module of a family is imported when the family is first used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from importlib import import_module
 
 from glgpt.models.spec import ModelConfig
 
-# By the `model_type` of `config.json`: the module and its class.
+# The `model_type` of a `config.json` -> module and class of the family.
 FAMILIES = {
     "gpt2": "gpt2.GPT2Config",
     "llama": "llama.LlamaConfig",
@@ -27,7 +27,7 @@ FAMILIES = {
 
 
 def config_class(model_type: str) -> type[ModelConfig]:
-    """Returns the class of one of `FAMILIES`."""
+    """Returns the configuration class of a family; `model_type` is a key of `FAMILIES`."""
     module, name = FAMILIES[model_type].split(".")
     found: type[ModelConfig] = getattr(import_module(f"{__name__}.{module}"), name)
     return found

@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024): norms before and after each part, windows in every other layer, soft caps."""
+"""Gemma 2 (Gemma Team 2024): norms before and after attention and MLP, windows in every other layer, soft caps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.models.spec import layer_count, read_windows, whole_number
 
 @dataclass(frozen=True)
 class Gemma2Config(LlamaConfig):
-    """A Gemma 2; the defaults are those of transformers."""
+    """The configuration of a Gemma 2 model; the defaults are those of transformers."""
 
     vocab_size: int = 256000
     n_positions: int = 8192
@@ -30,7 +30,7 @@ class Gemma2Config(LlamaConfig):
 
     model_type: ClassVar[str] = "gemma2"
     architecture: ClassVar[str] = "Gemma2ForCausalLM"
-    every: ClassVar[int] = 2  # of this many layers, the last has no window
+    every: ClassVar[int] = 2  # in each group of this many layers, the last layer has no window
     keys: ClassVar[Mapping[str, str]] = {
         **{own: key for own, key in LlamaConfig.keys.items() if own != "mlp_bias"},
         "activation_function": "hidden_activation",
@@ -48,7 +48,10 @@ class Gemma2Config(LlamaConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions, the window and its layers, the factor of the scores and the soft caps."""
+        """Reads the rotary positions, the window and the layers with it, the factor of the scores and the soft caps.
+
+        It also reads the number of key and value heads, whose default is 4.
+        """
         layers = layer_count(config, "num_hidden_layers", cls.n_layer)
         every = whole_number(config, "sliding_window_pattern", cls.every)
         found = cls.rope(config) | {own: cap for own, cap in cls.caps.items() if cls.keys[own] not in config}
@@ -63,6 +66,6 @@ class Gemma2Config(LlamaConfig):
         return read_rope(config)
 
     def published(self) -> dict[str, Any]:
-        """Also returns `query_pre_attn_scalar`: the factor of the scores is its inverse square root."""
+        """Also returns `query_pre_attn_scalar`, whose inverse square root is the factor of the scores."""
         types = {"layer_types": ["full_attention"] * self.n_layer} | super().published()
         return types | {"query_pre_attn_scalar": round(self.scale(0) ** -2)}

@@ -1,4 +1,4 @@
-"""Gemma 3 and its text models (Gemma Team 2025): Gemma 2 with QK norm, and two rotary bases instead of soft caps."""
+"""Gemma 3 for text (Gemma Team 2025): Gemma 2 without soft caps, but with a QK norm and two rotary bases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.models.spec import WHOLE, WINDOWED
 
 @dataclass(frozen=True)
 class Gemma3Config(Gemma2Config):
-    """A Gemma 3 for text; the defaults are those of transformers."""
+    """The configuration of a Gemma 3 text model; the defaults are those of transformers."""
 
     vocab_size: int = 262208
     n_positions: int = 131072
@@ -33,9 +33,9 @@ class Gemma3Config(Gemma2Config):
 
     @classmethod
     def rope(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions of layers without and with a window."""
+        """Reads the rotary positions of layers without a window, and those of layers with a window."""
         rope = config.get("rope_parameters")
-        if not isinstance(rope, Mapping) or not isinstance(rope.get(WHOLE), Mapping):  # the first published form
+        if not isinstance(rope, Mapping) or not isinstance(rope.get(WHOLE), Mapping):  # the form of early files
             return read_rope(config) | {"local_rope_theta": config.get("rope_local_base_freq", cls.local_rope_theta)}
         local = rope.get(WINDOWED) or {}
         read_rope({"rope_parameters": local})  # refuses an unknown scaling

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from glgpt.errors import GlgptError
 from glgpt.models.spec import ModelConfig
 
+# Fields that have the same name in `config.json`.
 SAME = (
     "vocab_size n_positions n_embd n_layer n_head n_inner activation_function layer_norm_epsilon scale_attn_weights "
     "scale_attn_by_inverse_layer_idx tie_word_embeddings"
@@ -18,7 +19,7 @@ SAME = (
 
 @dataclass(frozen=True)
 class GPT2Config(ModelConfig):
-    """A GPT-2; the fields have the names of its `config.json`, and the defaults are the 124M model's."""
+    """The configuration of a GPT-2 model: fields are named as in its `config.json`, with defaults of the 124M model."""
 
     vocab_size: int = 50257
     n_positions: int = 1024
@@ -60,13 +61,13 @@ class GPT2Config(ModelConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Refuses a decoder that attends to an encoder."""
+        """Returns no further fields. Raises GlgptError for a decoder that also attends to an encoder."""
         if config.get("add_cross_attention"):
             raise GlgptError("config: add_cross_attention is set; glgpt runs decoder-only GPT-2")
         return {}
 
 
-# The published GPT-2 models, by number of parameters
+# The published GPT-2 models, by their number of parameters.
 SIZES = {
     "124M": GPT2Config(),
     "355M": GPT2Config(n_embd=1024, n_layer=24, n_head=16),

@@ -13,7 +13,7 @@ from glgpt.models.spec import ModelConfig
 
 @dataclass(frozen=True)
 class GPTNeoConfig(ModelConfig):
-    """A GPT-Neo; the defaults are those of transformers."""
+    """The configuration of a GPT-Neo model; the defaults are those of transformers."""
 
     vocab_size: int = 50257
     n_positions: int = 2048
@@ -63,7 +63,10 @@ class GPTNeoConfig(ModelConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the window and its layers from `attention_types`, [[kinds, repeats], ..]. Refuses other kinds."""
+        """Reads the window, and the layers with it from `attention_types`: [[kinds, repeats], ..].
+
+        Raises GlgptError for an unknown kind.
+        """
         types = config.get("attention_types") or [[["global", "local"], 12]]
         try:
             kinds = [kind for names, repeats in types for kind in list(names)[:1000] * min(repeats, 1000)][:1001]
@@ -76,6 +79,6 @@ class GPTNeoConfig(ModelConfig):
         return {"window": config.get("window_size", 256), "window_layers": windowed} if any(windowed) else {}
 
     def published(self) -> dict[str, Any]:
-        """Returns the window and its layers."""
+        """Returns the entries of `config.json` for the window and the layers with it."""
         kinds = ["local" if self.window_of(i) else "global" for i in range(self.n_layer)]
         return {"attention_types": [[kinds, 1]], "window_size": self.window or 256}

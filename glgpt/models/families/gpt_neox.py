@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia (Black et al. 2022): attention and MLP in parallel, a quarter of each head rotates."""
+"""GPT-NeoX and Pythia (Black et al. 2022): attention and MLP in parallel, and a quarter of each head rotates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.models.spec import ModelConfig
 
 @dataclass(frozen=True)
 class GPTNeoXConfig(ModelConfig):
-    """A GPT-NeoX; the defaults are those of transformers."""
+    """The configuration of a GPT-NeoX model; the defaults are those of transformers."""
 
     vocab_size: int = 50432
     n_positions: int = 2048
@@ -72,5 +72,5 @@ class GPTNeoXConfig(ModelConfig):
         return read_rope(config)
 
     def published(self) -> dict[str, Any]:
-        """Returns the rotary positions, always with the share of rotated columns: its default is not 1."""
+        """Returns the rotary positions, always with the share of rotated columns, whose default here is not 1."""
         return {"rope_parameters": published_rope(self) | {"partial_rotary_factor": self.rotary_share}}

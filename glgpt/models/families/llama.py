@@ -13,7 +13,7 @@ from glgpt.models.spec import ModelConfig, layer_count, published_windows, read_
 
 @dataclass(frozen=True)
 class LlamaConfig(ModelConfig):
-    """A Llama; the defaults are those of transformers."""
+    """The configuration of a Llama model; the defaults are those of transformers."""
 
     vocab_size: int = 32000
     n_positions: int = 2048
@@ -60,7 +60,10 @@ class LlamaConfig(ModelConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions and, as in Mistral, the window of all layers or of those in `layer_types`."""
+        """Reads the rotary positions and, as in Mistral, the window.
+
+        All layers have the window, or only those that `layer_types` lists as windowed.
+        """
         found = read_rope(config)
         if config.get("sliding_window") is None or config.get("use_sliding_window") is False:
             return found
@@ -68,10 +71,10 @@ class LlamaConfig(ModelConfig):
         return found | read_windows(config, [True] * layers)
 
     def published(self) -> dict[str, Any]:
-        """Returns the rotary positions, the windows, the number of key and value heads and the width of a head."""
+        """Returns the entries for rotary positions, windows, the number of key and value heads and a head's width."""
         sizes = {"num_key_value_heads": self.n_kv_head, "head_dim": self.d_head}
         return sizes | {"rope_parameters": published_rope(self)} | published_windows(self)
 
 
-# The keys of families without a setting for biases.
+# `keys` for families whose `config.json` has no setting for biases.
 KEYS_WITHOUT_BIASES = {own: key for own, key in LlamaConfig.keys.items() if "bias" not in own}

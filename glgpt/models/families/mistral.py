@@ -1,4 +1,4 @@
-"""Mistral (Jiang et al. 2023): a Llama in which every layer may have a window."""
+"""Mistral (Jiang et al. 2023): a Llama in which all layers have a window by default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glgpt.models.families.llama import KEYS_WITHOUT_BIASES, LlamaConfig
 
 @dataclass(frozen=True)
 class MistralConfig(LlamaConfig):
-    """A Mistral; the defaults are those of transformers."""
+    """The configuration of a Mistral model; the defaults are those of transformers."""
 
     n_positions: int = 131072
     n_inner: int | None = 14336
@@ -27,5 +27,5 @@ class MistralConfig(LlamaConfig):
         return found | {"kv_heads": config.get("num_key_value_heads", 8)}
 
     def published(self) -> dict[str, Any]:
-        """Also returns a null window if there is none, since the default is 4,096."""
+        """Also returns a null `sliding_window` if the model has no window, since the default is 4,096."""
         return {"sliding_window": None} | super().published()

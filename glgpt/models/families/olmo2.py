@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo Team 2025): norms after attention and MLP, not before, and one QK norm over all heads."""
+"""OLMo 2 (OLMo Team 2025): norms after attention and MLP instead of before them, and a QK norm over all heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glgpt.models.families.llama import LlamaConfig
 
 @dataclass(frozen=True)
 class Olmo2Config(LlamaConfig):
-    """An OLMo 2; the defaults are those of transformers."""
+    """The configuration of an OLMo 2 model; the defaults are those of transformers."""
 
     vocab_size: int = 50304
     layer_norm_epsilon: float = 1e-5

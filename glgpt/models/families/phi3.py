@@ -1,4 +1,4 @@
-"""Phi-3 (Abdin et al. 2024): a Llama with a window, whose files hold q, k and v, or gate and up, as one tensor."""
+"""Phi-3 (Abdin et al. 2024): a Llama with a window; a file has one tensor for q, k and v, and one for gate and up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glgpt.models.rotary import ORIGINAL
 
 @dataclass(frozen=True)
 class Phi3Config(LlamaConfig):
-    """A Phi-3; the defaults are those of transformers."""
+    """The configuration of a Phi-3 model; the defaults are those of transformers."""
 
     vocab_size: int = 32064
     n_positions: int = 4096
@@ -30,5 +30,5 @@ class Phi3Config(LlamaConfig):
     dropouts: ClassVar[tuple[str, ...]] = ("resid_pdrop", "embd_pdrop", "attention_dropout")
 
     def published(self) -> dict[str, Any]:
-        """Also returns a null `pad_token_id`, whose default may be outside the vocabulary, and the same positions."""
+        """Also returns the context of pretraining, and a null `pad_token_id`: the default may exceed the vocabulary."""
         return super().published() | {"pad_token_id": None, ORIGINAL: self.n_positions}

@@ -13,7 +13,7 @@ from glgpt.models.spec import layer_count, read_windows, whole_number
 
 @dataclass(frozen=True)
 class Qwen2Config(LlamaConfig):
-    """A Qwen2; the defaults are those of transformers."""
+    """The configuration of a Qwen2 model; the defaults are those of transformers."""
 
     vocab_size: int = 151936
     n_positions: int = 32768

@@ -1,4 +1,4 @@
-"""Qwen3 (Yang et al. 2025): a Llama that norms each head of queries and keys."""
+"""Qwen3 (Yang et al. 2025): a Llama that normalises each head of the queries and keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glgpt.models.families.qwen2 import Qwen2Config
 
 @dataclass(frozen=True)
 class Qwen3Config(Qwen2Config):
-    """A Qwen3; the defaults are those of transformers."""
+    """The configuration of a Qwen3 model; the defaults are those of transformers."""
 
     head_dim: int | None = 128
     qkv_bias: bool = False

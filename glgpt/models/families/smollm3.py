@@ -1,4 +1,4 @@
-"""SmolLM3 (Hugging Face, 2025): a Llama of which every fourth layer has no positions."""
+"""SmolLM3 (Hugging Face, 2025): a Llama in which every fourth layer does not rotate queries and keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.models.spec import layer_count, read_windows, values_of_layers, whole
 
 @dataclass(frozen=True)
 class SmolLM3Config(LlamaConfig):
-    """A SmolLM3; the defaults are those of transformers."""
+    """The configuration of a SmolLM3 model; the defaults are those of transformers."""
 
     vocab_size: int = 128256
     n_positions: int = 32768
@@ -29,7 +29,7 @@ class SmolLM3Config(LlamaConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions, the layers that have them, and the window of those that do not."""
+        """Reads the rotary positions, the layers that rotate, and the window, which other layers have by default."""
         layers = layer_count(config, "num_hidden_layers", cls.n_layer)
         every = whole_number(config, "no_rope_layer_interval", 4)
         rotary = values_of_layers(config, "no_rope_layers", [(i + 1) % every != 0 for i in range(layers)])
@@ -39,6 +39,6 @@ class SmolLM3Config(LlamaConfig):
         return found | read_windows(config, [not rotates for rotates in rotary])
 
     def published(self) -> dict[str, Any]:
-        """Also returns which layers rotate, and a null `pad_token_id`: its default may be outside the vocabulary."""
+        """Also returns which layers rotate, and a null `pad_token_id`: the default may exceed the vocabulary."""
         rotary = self.rotary_layers or [True] * self.n_layer
         return super().published() | {"no_rope_layers": [int(rotates) for rotates in rotary], "pad_token_id": None}

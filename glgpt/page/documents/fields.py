@@ -1,4 +1,4 @@
-"""The types of fields that several documents have."""
+"""Defines the types of fields that several documents have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from glgpt.program.formats import ALL
 
-OPEN = ConfigDict(extra="allow")  # of an object that has further fields, which no reader of the schema needs
+OPEN = ConfigDict(extra="allow")  # for an object that may have fields besides those of its class
 
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
@@ -18,12 +18,14 @@ Positive = Annotated[float, Field(gt=0)]
 FileName = Annotated[str, Field(pattern="^[A-Za-z0-9._-]+$")]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Base64 = Annotated[str, Field(pattern="^[A-Za-z0-9+/]+={0,2}$")]
-FileBytes = Annotated[int, Field(ge=1, le=1 << 30, description="size of a file; a page fetches no more than this")]
+FileBytes = Annotated[
+    int, Field(ge=1, le=1 << 30, description="size of a file in bytes; a page fetches at most this many")
+]
 Dtype = Annotated[str, Field(json_schema_extra={"enum": list(ALL)})]
 
 
 class Items:
-    """States the types of a list's items, as those of a tuple; JSON has lists only."""
+    """Annotates a list with a type for each of its items, as in a tuple; JSON has lists but no tuples."""
 
     def __init__(self, types: Any) -> None:
         self._types = types

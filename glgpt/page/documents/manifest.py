@@ -1,4 +1,8 @@
-"""Defines manifest.json, which lists the files of an exported page and describes its model."""
+"""Defines manifest.json, which lists the files of an exported page and describes its model.
+
+A kernel is the block of rows and columns of a matrix product that one fragment computes. A recording is the set of
+programs that are recorded for one kernel. A probe is a program whose time the page measures to choose a recording.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from glgpt.page.documents.fields import (
 )
 from glgpt.wire.hidden import Format
 
-MAX_VALUES = 1 << 24  # of a vocabulary or a context
+MAX_VALUES = 1 << 24  # maximum number of tokens in a vocabulary or in a context
 MAX_BLOCKS = 1 << 10
 MAX_WIDTH = 1 << 18
 MAX_HEAD_WIDTH = 1 << 16
@@ -30,7 +34,7 @@ MAX_HEAD_WIDTH = 1 << 16
 
 @with_config(OPEN)
 class Config(TypedDict):
-    """The sizes of the model; the other fields are those of its family."""
+    """The sizes of the model; further fields are those of the model's family."""
 
     vocab_size: Annotated[int, Field(ge=1, le=MAX_VALUES)]
     n_positions: Annotated[int, Field(ge=1, le=MAX_VALUES)]
@@ -41,47 +45,52 @@ class Config(TypedDict):
 
 
 class RecordingFiles(TypedDict):
-    """The files of the programs recorded for one kernel and one layout of one-row products, and of their probes."""
+    """The files of a recording and of its probes.
+
+    `draw_buffers` is the number of outputs of a pass that the device must support. `rows` are the columns that a
+    fragment takes in a one-row product (as in decoding a token): neighbouring or distant ones.
+    """
 
     draw_buffers: Annotated[int, Field(ge=1, le=32)]
     kernel: str
     rows: Literal["strided", "contiguous"]
     blends: NotRequired[Annotated[bool, Field(description="only for devices that blend floats (EXT_float_blend)")]]
     pairs: NotRequired[
-        Annotated[bool, Field(description="only for devices whose derivatives differ from column to column of a quad")]
+        Annotated[
+            bool, Field(description="only for devices that compute separate derivatives for each column of a quad")
+        ]
     ]
-    generate: FileName
-    capture: FileName
-    product: FileName
-    row: FileName
-    interventions: NotRequired[FileName]
-    several: NotRequired[FileName]
-    masked: NotRequired[FileName]
+    generate: FileName  # generates text
+    capture: FileName  # outputs every activation
+    product: FileName  # probe of the kernel's product
+    row: FileName  # probe of one-row products
+    interventions: NotRequired[FileName]  # generates text with changed activations
+    several: NotRequired[FileName]  # continues several texts with a common prompt at once
+    masked: NotRequired[FileName]  # chooses a token among those that a constraint allows
 
 
 class Tuning(TypedDict):
     """Constants shared by the desktop and the page."""
 
     one_token: Annotated[
-        float, Field(gt=0, description="cost of decoding one token of a prompt, in units of a chunk's token")
+        float, Field(gt=0, description="cost of a pass of one token; the unit is the cost of a token in a chunk")
     ]
-    one_captured: Annotated[float, Field(gt=0, description="one_token for an entry that captures all activations")]
-    per_chunk: Annotated[float, Field(ge=0, description="cost of a chunk in addition to its tokens")]
+    one_captured: Annotated[float, Field(gt=0, description="one_token of a program that captures all activations")]
+    per_chunk: Annotated[float, Field(ge=0, description="cost of a chunk in addition to that of its tokens")]
     panels_pay: Annotated[
         float,
         Field(
-            gt=0, description="panels are used if a one-row product takes less than this share of its time without them"
+            gt=0,
+            description="panels (strips of weights) are used if they reduce a one-row product's time below this share",
         ),
     ]
     steady: Annotated[
-        float, Field(ge=1, description="maximum ratio of a probe's second best run to its best, if times are steady")
+        float, Field(ge=1, description="times are steady if the second-best run is less than this many times the best")
     ]
-    draw_flops: Annotated[float, Field(gt=0, description="maximum operations of one draw")]
-    ahead: Annotated[int, Field(ge=1, le=1024, description="maximum number of tokens that the page issues at once")]
+    draw_flops: Annotated[float, Field(gt=0, description="maximum number of floating-point operations in one draw")]
+    ahead: Annotated[int, Field(ge=1, le=1024, description="maximum number of tokens whose passes are queued at once")]
     texts: NotRequired[
-        Annotated[
-            int, Field(ge=1, le=256, description="number of texts that `several` of a recording continues at once")
-        ]
+        Annotated[int, Field(ge=1, le=256, description="number of texts that the program `several` continues at once")]
     ]
 
 
@@ -96,17 +105,19 @@ class TemplateSource(TypedDict):
     """The chat template of an instruct model."""
 
     source: Annotated[str, Field(min_length=1, description="The Jinja template")]
-    tools: NotRequired[Annotated[str, Field(min_length=1, description="That for messages with tools, if it differs")]]
+    tools: NotRequired[
+        Annotated[str, Field(min_length=1, description="Template for messages with tools, if different")]
+    ]
     named: Annotated[
-        dict[str, str], Field(description="Special tokens by role, such as bos_token, which the template reads")
+        dict[str, str], Field(description="The special tokens that the template reads, by role, such as bos_token")
     ]
     special: Annotated[
-        dict[str, Count], Field(description="The id of each special token, which only the template may write")
+        dict[str, Count], Field(description="The id of each special token; only the template may write these tokens")
     ]
 
 
 class ShownHead(TypedDict):
-    """The head that the tour shows."""
+    """The attention head that the page's tour shows for a text, with a question about the head and the answer."""
 
     layer: Count
     head: Count
@@ -135,8 +146,8 @@ class PromptFields(TypedDict):
         Annotated[
             Annotated[list[str | int | None], Field(json_schema_extra={"contains": {"type": "null"}})] | None,
             Field(
-                description="The chat format of an instruct model: ids of special tokens, texts, and null for the "
-                "message"
+                description="The chat format of an instruct model, in order: ids of special tokens, texts, and null, "
+                "which stands for the message"
             ),
         ]
     ]
@@ -146,29 +157,29 @@ class PromptFields(TypedDict):
 
 
 class SplitServer(TypedDict):
-    """The server that can run a part of the model, and which part."""
+    """The server that can run a part of the model (some blocks, and the head), and a description of that part."""
 
     server: Annotated[str, Field(pattern="^wss?://")]
-    wire: Format
-    digest: str
+    wire: Format  # number format of hidden states that are sent
+    digest: str  # identifies the model
     rest: Annotated[
         str | None,
         Field(
-            description="The part that the server runs; null: the page holds all blocks and sets the server's part at "
-            "run time"
+            description="The part that the server runs; null: the page holds all blocks, and chooses at run time which "
+            "of them the server runs"
         ),
     ]
     head: Annotated[
-        Literal["server", "page"], Field(description="The side that computes the logits if the split point is fixed")
+        Literal["server", "page"], Field(description="The side that computes the logits if `rest` is not null")
     ]
     stream: Annotated[
         list[str],
         Field(
             min_length=3,
-            description="Names of the residual stream, after the embedding and after each block of both sides",
+            description="Names of the residual stream's states: after the embedding, and after each block of the model",
         ),
     ]
-    activations: list[ListedActivation]
+    activations: list[ListedActivation]  # those that the server computes; empty if `rest` is null
 
 
 Piece = Annotated[list[Any], Items(tuple[str, Count, Count, Size])]
@@ -177,7 +188,8 @@ Piece = Annotated[list[Any], Items(tuple[str, Count, Count, Size])]
 class Shard(TypedDict):
     """A file of weights.
 
-    A piece is (texture, layer, first row, rows). Pieces follow each other, in the layout of a texture without panels.
+    A piece is a list [texture, layer, first row, number of rows] and stands for these rows of texels. The file holds
+    the pieces one after the other. Rows have the layout of a texture without panels (strips of contiguous columns).
     """
 
     file: FileName
@@ -192,7 +204,7 @@ class Manifest(PromptFields):
     schema: Literal[3]
     glgpt: str
     export_id: NotRequired[
-        Annotated[str, Field(description="the same as in index.html, by which a page notices files of another export")]
+        Annotated[str, Field(description="id of the export; index.html has the same id if it is of the same export")]
     ]
     model: str
     dtype: Annotated[Dtype, Field(description="the format of most weights")]
@@ -200,8 +212,8 @@ class Manifest(PromptFields):
         Annotated[
             list[str] | None,
             Field(
-                description="types of the model's GGUF file, if the weights are as stored there; the one of most "
-                "weights first"
+                description="tensor types of the model's GGUF file, if the page has the file's weights unchanged; the "
+                "type of most weights is the first"
             ),
         ]
     ]
@@ -219,19 +231,19 @@ class Manifest(PromptFields):
         Annotated[
             list[str],
             Field(
-                description="Attention patterns that interventions can set, in the order of their numbers "
-                "(ops.set_pattern)"
+                description="Attention patterns that interventions can set, in the order of the numbers that "
+                "ops.set_pattern has for them"
             ),
         ]
     ]
     tuning: Tuning
     tokenizer: FileName | None
     eos: NotRequired[Annotated[list[Count], Field(max_length=64, description="ids that end a text")]]
-    reference: Annotated[FileName | None, Field(description="null: a page without weights has none")]
+    reference: Annotated[FileName | None, Field(description="null in a page without weights, which has none")]
     recorded: NotRequired[FileName | None]
     training: NotRequired[FileName | None]
     activations: Annotated[list[ListedActivation], Field(description="Activations in the order of computation")]
     family: Family
     split: NotRequired[SplitServer | None]
     files: dict[str, ListedFile]
-    shards: Annotated[list[Shard], Field(description="empty where a visitor opens the weights")]
+    shards: Annotated[list[Shard], Field(description="empty in a page without weights, where a visitor opens a file")]

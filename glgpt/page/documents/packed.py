@@ -1,4 +1,4 @@
-"""Defines packed programs, which `glgpt.page.player.packed` writes and describes."""
+"""Defines packed programs, a compact form of programs that `glgpt.page.player.packed` writes and describes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ TextureFormat = Annotated[str, Field(json_schema_extra={"enum": list(TEXTURE_FOR
 Scalar = Annotated[str, Field(json_schema_extra={"enum": ["int", "float"]})]
 Role = Annotated[str, Field(json_schema_extra={"enum": list(ROLES)})]
 
-# A number is the block that `~` stands for from then on; a pass is its kind, its label and the names of its textures.
+# A number sets the number of the block that `~` stands for in later passes. A list is a pass: the index of its kind in
+# `kinds`, its label, and the names of its textures.
 Step = Annotated[
     int | list[int | str], Field(json_schema_extra={"tsType": "number | readonly [kind: number, ...names: string[]]"})
 ]
 # name, width, height, layers, format, role
 PackedTexture = tuple[str, int, int, int, TextureFormat, Role]
-# shader, samplers, outputs (number of the output, layer), viewport, row, flops, nbytes, slices, clear, first_column,
-# keys
+# Fields of `Pass`, in this order: shader, samplers, outputs (index of the output texture, layer), viewport, row, flops,
+# nbytes, slices, clear, first_column, keys
 Kind = tuple[str, list[str], list[tuple[int, int]], tuple[int, int], str | None, int, int, int, bool, int, int]
 
 
 class PackedEntry(TypedDict):
-    """An entry of a program, with short passes."""
+    """An entry of a program, with packed passes."""
 
     name: str
     inputs: list[str]
@@ -36,15 +37,16 @@ class PackedEntry(TypedDict):
 
 
 class PackedFields(TypedDict):
-    """The fields of a packed program to which its entries refer."""
+    """The fields of a packed program except its entries and the kinds of their passes."""
 
     schema: Literal[2]
     scalars: dict[str, Scalar]
     textures: list[PackedTexture]
     views: dict[str, View]
-    lines: list[str]
+    lines: list[str]  # lines that are not in sources.bin
     shaders: Annotated[
-        dict[str, list[int]], Field(description="runs over the lines: first line, number of lines, and so on")
+        dict[str, list[int]],
+        Field(description="runs over the lines of sources.bin and `lines`: first line and number of lines of each run"),
     ]
 
 

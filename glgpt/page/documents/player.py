@@ -1,4 +1,8 @@
-"""Defines the documents of a page without weights: player.json, and the file of each shape."""
+"""Defines the documents of a page without weights: player.json, and the file of each shape.
+
+A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights. A mix gives each tensor of a
+file its type, such as Q4_K_M of llama.cpp. A page recognises the shape and the mix of a file that its visitor opens.
+"""
 
 from __future__ import annotations
 
@@ -14,49 +18,58 @@ from glgpt.page.documents.manifest import Config, RecordingFiles, Tuning
 MAX_SHAPE_BYTES = 1 << 28
 ShapeBytes = Annotated[int, Field(ge=1, le=MAX_SHAPE_BYTES)]
 Pair = Annotated[list[int], Field(min_length=2, max_length=2)]
-# A key or field, its value (or values), and true if a file may lack it
+# A key or field; its value, or a list of the values that it may have; true if a file may lack the key or field
 Expected = Annotated[list[Any], Items(tuple[str, Any, bool])]
-Neutral = Annotated[list[Any], Items(tuple[str, Any])]
+Neutral = Annotated[list[Any], Items(tuple[str, Any])]  # a key, and its only allowed value
 
 
 class GgufKeys(TypedDict):
-    """The metadata by which a page recognises a GGUF file."""
+    """The metadata by which a page recognises that a GGUF file has a shape.
+
+    Keys are without the architecture's prefix, such as "llama.".
+    """
 
     architecture: str
-    values: Annotated[list[Expected], Field(description="key, value, whether a file may lack it")]
+    values: Annotated[
+        list[Expected], Field(description="keys: for each, its name, its value, and true if a file may lack the key")
+    ]
     neutral: Annotated[
         list[Neutral],
-        Field(description="further keys, and the only value that a file may have; null: none"),
+        Field(description="optional keys with the only allowed value; null: the key must be absent"),
     ]
-    divisors: list[float] | None
+    divisors: list[float] | None  # values of the tensor rope_freqs.weight; None: the tensor must be absent
 
 
 class ConfigFields(TypedDict):
-    """The fields by which a page recognises a config.json."""
+    """The fields by which a page recognises that a config.json has a shape."""
 
-    values: Annotated[list[Expected], Field(description="field, values that mean the same, whether a file may lack it")]
-    rope: dict[str, Any] | None
+    values: Annotated[
+        list[Expected],
+        Field(description="fields: for each, its name, the equivalent values, and true if a file may lack the field"),
+    ]
+    rope: dict[str, Any] | None  # `rope_parameters` of the config.json; None: it has none
 
 
 class ShapeFile(TypedDict):
-    """The size and SHA-256 of a file of shapes."""
+    """The size and SHA-256 of a file that player.json refers to."""
 
     bytes: ShapeBytes
     sha256: Digest
 
 
 class ShapeEntry(ShapeFile):
-    """A shape, by which a page recognises its files."""
+    """A shape: its file, and the fields by which a page recognises a model's files that have the shape."""
 
     name: Text
     folder: Annotated[str, Field(pattern="^shapes/[a-z0-9-]+$")]
-    parameters: Size
+    parameters: Size  # number of learned values
     positions: Annotated[
-        list[Size], Field(min_length=2, max_length=2, description="positions of the page's caches, and of the model")
+        list[Size],
+        Field(min_length=2, max_length=2, description="maximum positions: of the page's caches, then of the model"),
     ]
-    learned: Annotated[bool, Field(description="true if positions are a learned table")]
-    vocab: Size
-    gguf: GgufKeys | None
+    learned: Annotated[bool, Field(description="true if the model has a table of learned position embeddings")]
+    vocab: Size  # number of token ids
+    gguf: GgufKeys | None  # None: GGUF has no architecture for the shape
     config: ConfigFields
 
 
@@ -67,9 +80,11 @@ class PlayerIndex(TypedDict):
     glgpt: str
     holds: Annotated[
         dict[str, list[str]],
-        Field(description="Format of a texture -> GGUF's types that it holds without a change of any value"),
+        Field(description="For each texture format, the types of GGUF whose values the format holds without a change"),
     ]
-    sources: Annotated[ShapeFile, Field(description="The file of lines that the shaders of all programs share")]
+    sources: Annotated[
+        ShapeFile, Field(description="The file of GLSL source lines from which all programs' shaders are assembled")
+    ]
     shapes: Annotated[list[ShapeEntry], Field(min_length=1)]
 
 
@@ -77,63 +92,64 @@ class PlayerIndex(TypedDict):
 
 
 class CheckpointTensor(TypedDict):
-    """The tensor of a checkpoint's folder that holds a parameter."""
+    """The tensor that holds a parameter in the files of a checkpoint's folder, such as a safetensors file."""
 
     name: str
     shape: list[int]
-    transposed: bool
+    transposed: bool  # true if the texture's rows are the tensor's columns
 
 
 class FileTensor(TypedDict):
-    """The tensor of a GGUF file that holds a parameter."""
+    """The tensor that holds a parameter in a GGUF file."""
 
     name: str
     shape: list[int]
-    transposed: bool
+    transposed: bool  # true if the texture's rows are the tensor's columns
+    # Sizes of the four axes into which the tensor's rows divide, if a checkpoint has the middle two axes exchanged
     exchanged: tuple[int, int, int, int] | None
-    shift: float
+    shift: float  # number to add to each value of the tensor
 
 
 class ShapeParameter(TypedDict):
-    """A parameter of a shape: see `glgpt.page.player.expected`."""
+    """A parameter of a shape, and the tensors that hold it: see `glgpt.page.player.expected`."""
 
     name: str
     checkpoint: CheckpointTensor
     rows: Annotated[
         Pair | None,
-        Field(description="The first row of the tensor that is the parameter's, and the end of its rows; null: all"),
+        Field(description="The rows of the tensor that hold the parameter: [first, end), end excluded; null: all rows"),
     ]
-    matrix: Annotated[Pair, Field(description="Rows and columns of the texture before heads are padded")]
+    matrix: Annotated[Pair, Field(description="Rows and columns of the texture's matrix before heads are padded")]
     heads: Annotated[
-        Annotated[list[int], Items(tuple[int, int, int, int, int])] | None,
+        Annotated[list[int], Items(tuple[int, int, int, int, int])] | None,  # None: no axis consists of heads
         Field(
-            description="Axis of the texture (0: rows), heads, their width without and with padding, and kinds of "
-            "heads in turn"
+            description="Axis of the texture that consists of heads (0: rows), number of heads, a head's width without "
+            "and with padding, number of kinds that the checkpoint's heads alternate between (1: no alternation)"
         ),
     ]
-    product: bool
+    product: bool  # true if the parameter is the right operand of a matrix product
     gguf: FileTensor | None
 
 
 class MixBytes(TypedDict):
-    """The bytes of the weights' textures, and of all."""
+    """The bytes of the textures with weights, and of all textures of the program that generates text."""
 
     weights: int
     all: int
 
 
 class PageMix(TypedDict):
-    """A mix of types that the shape has programs for."""
+    """A mix for which the shape has programs."""
 
     name: str
-    dtype: Dtype
-    formats: dict[str, Dtype]
+    dtype: Dtype  # format of most weights
+    formats: dict[str, Dtype]  # texture format of each parameter, by the parameter's name
     bytes: MixBytes
     recordings: list[RecordingFiles]
 
 
 class ShapeManifest(TypedDict):
-    """The manifest's fields that do not depend on the weights."""
+    """The fields of manifest.json that do not depend on a model's weights."""
 
     schema: Literal[3]
     glgpt: str
@@ -146,13 +162,13 @@ class ShapeManifest(TypedDict):
 
 
 class ShapeDescription(TypedDict):
-    """The content of a shape's file."""
+    """The content of the file of a shape."""
 
     schema: Literal[1]
     manifest: ShapeManifest
     parameters: list[ShapeParameter]
-    tied: dict[str, str]
-    buffers: str
-    prefix: str
+    tied: dict[str, str]  # name of a checkpoint's tensor that may repeat another one -> name of that one
+    buffers: str  # regular expression for the names, without the prefix, of tensors that are not parameters
+    prefix: str  # prefix of the names of a checkpoint's tensors, except the head's
     mixes: list[PageMix]
-    files: dict[str, ListedFile]
+    files: dict[str, ListedFile]  # files of the programs of all mixes

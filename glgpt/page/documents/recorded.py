@@ -13,7 +13,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Candidate(TypedDict):
-    """A likely token, with its probability by the model and the one after sampling settings."""
+    """A likely token, with its probability before (`p`) and after (`sampled`) sampling settings are applied."""
 
     id: Count
     label: str
@@ -22,7 +22,7 @@ class Candidate(TypedDict):
 
 
 class RecordedToken(TypedDict):
-    """A token of the text; one that was generated has probabilities and candidates."""
+    """A token of the text; a generated token also has probabilities and candidates."""
 
     id: Count
     text: str
@@ -33,31 +33,29 @@ class RecordedToken(TypedDict):
 
 
 class RecordedAttention(TypedDict):
-    """The attention over the first tokens."""
+    """The attention weights of every head for the first tokens of the text."""
 
-    tokens: Annotated[int, Field(ge=1, le=1024, description="number of first tokens covered")]
+    tokens: Annotated[int, Field(ge=1, le=1024, description="number of tokens, counted from the start of the text")]
     data: Annotated[
         Base64,
-        Field(
-            description="bytes 255 * weight^0.4 of the pairs on and below the diagonal, [layers][heads][rows][columns]"
-        ),
+        Field(description="a byte 255 * weight^0.4 for each layer, head, row and column; a row ends at its diagonal"),
     ]
 
 
 class RecordedMachine(TypedDict):
-    """Pictures of the machine as it computes some of the tokens."""
+    """Pictures of the machine (the page's picture of the whole model) for several tokens."""
 
     cell: Annotated[
         list[Annotated[int, Field(ge=1, le=4096)]],
         Field(min_length=2, max_length=2, description="width and height of a cell in texels"),
     ]
-    at: Annotated[list[Count], Field(min_length=1, description="the token of each picture, ascending")]
+    at: Annotated[list[Count], Field(min_length=1, description="index of the token that each picture shows, ascending")]
     pictures: Annotated[
         list[Base64],
         Field(
             min_length=1,
-            description="bytes, 127 for zero, rows from the top: a column of cells for the embedding, each block and "
-            "the logits",
+            description="a byte per texel (127 for zero), rows from the top; from the left, a column of cells for the "
+            "embedding, one for each block, and one for the logits",
         ),
     ]
 

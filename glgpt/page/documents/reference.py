@@ -12,14 +12,14 @@ from glgpt.program.tolerance import PageTolerance
 
 
 class ReferenceLogits(TypedDict):
-    """The logits from token `first` on, as float32."""
+    """The logits of the prompt's tokens from index `first` on, as float32 values."""
 
     first: Count
     data: Base64
 
 
 class Reference(TypedDict):
-    """A run on the desktop that a page repeats: a prompt, its greedy continuation, logits and activations."""
+    """A run on the desktop that a page repeats: a prompt, its greedy continuation, its logits and its activations."""
 
     schema: Literal[2]
     prompt: str | None

@@ -1,4 +1,4 @@
-"""Defines training.json, which lists the sizes that a page can train, and texts to train on."""
+"""Defines training.json, which lists the models that a page can train (its sizes), and the texts to train on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ListedBook(TypedDict):
 
 @with_config(OPEN)
 class OfferConfig(TypedDict):
-    """The sizes of a model to train; the other fields are those of its family."""
+    """The sizes of a model to train; further fields are those of the model's family."""
 
     vocab_size: Size
     n_positions: Size
@@ -51,7 +51,7 @@ class OfferShape(TypedDict):
 
 @with_config(OPEN)
 class OfferRecipe(TypedDict):
-    """The recipe of a step, as in `glgpt.training.program.Recipe`."""
+    """The settings that a training program depends on, as in `glgpt.training.program.Recipe`."""
 
     batch: Size
     context: Size
@@ -73,21 +73,21 @@ class OfferSettings(TypedDict):
 class OfferedParameter(TypedDict):
     """A parameter's names and shape, and whether its texture holds the transpose."""
 
-    name: Text
-    stored: Text
+    name: Text  # in programs
+    stored: Text  # in a checkpoint
     shape: Annotated[list[Size], Field(min_length=1, max_length=2)]
     transposed: bool
 
 
 class OfferedProgram(TypedDict):
-    """The files of the programs of one kernel."""
+    """The files of the programs for one kernel (the block of a matrix product that one fragment computes)."""
 
     kernel: Text
-    draw_buffers: Size
-    file: FileName
-    generate: FileName
-    capture: FileName
-    interventions: FileName
+    draw_buffers: Size  # number of outputs of a pass that the device must support
+    file: FileName  # the training program
+    generate: FileName  # generates text
+    capture: FileName  # outputs every activation
+    interventions: FileName  # generates text with changed activations
 
 
 class Offer(TypedDict):
@@ -100,21 +100,21 @@ class Offer(TypedDict):
     shape: OfferShape
     activations: list[ListedActivation]
     family: Family
-    checkpoint: dict[str, Any]
+    checkpoint: dict[str, Any]  # content of config.json
     recipe: OfferRecipe
     settings: OfferSettings
-    count: Size
-    bytes: Size
-    flops: Size
+    count: Size  # number of learned values
+    bytes: Size  # of the training program's textures
+    flops: Size  # floating-point operations of a step
     parameters: Annotated[list[OfferedParameter], Field(min_length=1)]
     programs: Annotated[list[OfferedProgram], Field(min_length=1)]
 
 
 class Training(TypedDict):
-    """The sizes that a page can train, and texts to train on."""
+    """The models that a page can train (`sizes`), and the texts to train on."""
 
     schema: Literal[6]
     texts: Annotated[list[BundledText], Field(min_length=1)]
     books: list[ListedBook]
-    look: Size
+    look: Size  # number of tokens whose attention the page shows during training
     sizes: Annotated[list[Offer], Field(min_length=1)]

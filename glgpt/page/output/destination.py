@@ -1,4 +1,4 @@
-"""Checks the folder or file that a page is exported to, builds a page next to it, and moves that there in one step."""
+"""Checks the path of an export, provides a folder next to that path, and moves the finished page there in one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glgpt.page.documents.fields import ListedFile
 from glgpt.system.files import holds_manifest, named_errors
 from glgpt.system.outputs import output_file, output_folder
 
-WRITTEN = re.compile(  # names that any export writes directly in its folder
+WRITTEN = re.compile(  # names of the files and folders that an export writes directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
     r"|player\.json|selftest\.bin|shapes|(capture|probe|program)-[\w-]+\.json"
     r"|(interventions|masked|several|training|weights)-[\w-]+\.bin"
@@ -55,7 +55,7 @@ def _is_export(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def workplace(out: Path) -> Iterator[Path]:
-    """Yields a temporary folder next to `out`, which is removed, as are new parents of `out` if they stay empty."""
+    """Yields a temporary folder next to `out`; then removes the folder, and empty parents of `out` that it created."""
     made = [folder for folder in out.parents if not folder.exists()]
     with contextlib.ExitStack() as stack:
         stack.enter_context(named_errors(out))
@@ -67,7 +67,7 @@ def workplace(out: Path) -> Iterator[Path]:
 
 def _clean_up(work: Path, made: list[Path]) -> None:
     shutil.rmtree(work, ignore_errors=True)
-    with contextlib.suppress(OSError):  # fails if they hold the finished page
+    with contextlib.suppress(OSError):  # fails if a parent holds the finished page
         for folder in made:
             folder.rmdir()
 
@@ -78,7 +78,7 @@ def copy_viewer(viewer: Path, folder: Path) -> None:
 
 
 def write_listed(file: Path, data: bytes) -> ListedFile:
-    """Writes a file of an export; returns its size and digest, as lists of files have them."""
+    """Writes a file of an export; returns its size and digest for a list of files."""
     file.write_bytes(data)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -86,15 +86,15 @@ def write_listed(file: Path, data: bytes) -> ListedFile:
 def publish(folder: Path, given: str | Path, out: Path, work: Path) -> None:
     """Moves a finished page to `out`, which `checked_out` returned for the path `given`.
 
-    Raises FileError if `out` has changed since.
+    Raises FileError if `out` now holds anything but an export.
     """
     folder.chmod(0o755)
-    checked_out(given, single_file=False)  # again: others may have written there in the meantime
+    checked_out(given, single_file=False)  # again: another program may have written there in the meantime
     swap(folder, out, work / "old")
 
 
 def swap(new: Path, out: Path, old: Path) -> None:
-    """Moves `new` to `out`; an earlier folder there is moved to `old`, and back if this fails."""
+    """Moves `new` to `out`. An earlier folder there is moved to `old`, and back to `out` if the move of `new` fails."""
     replaced = out.exists()
     if replaced:
         out.rename(old)

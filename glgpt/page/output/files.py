@@ -26,12 +26,12 @@ from glgpt.text.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 REFERENCE_TOKENS = 48
-MAX_REFERENCE_PROMPT = 64  # maximum tokens: all activations of all of them are in memory at once
-MAX_LOGIT_VALUES = 1 << 18  # maximum logits that a reference stores; if there are more, only the last token's
+MAX_REFERENCE_PROMPT = 64  # maximum tokens: all their activations are in memory at once
+MAX_LOGIT_VALUES = 1 << 18  # maximum number of a prompt's logits; if it has more, only the last token's are stored
 
 
 class Shards:
-    """Writes texel rows in order to files of at most `size` bytes; a row is never divided."""
+    """Writes rows of texels, in order, to files of at most `size` bytes; a file of one row may have more bytes."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder, self.size = folder, size
@@ -40,7 +40,7 @@ class Shards:
         self._bytes = bytearray()
 
     def add(self, texture: str, layer: int, y: int, texels: np.ndarray) -> None:
-        """Appends rows of one layer, from row `y` on; `texels` is `[rows, width, 4]`."""
+        """Appends `texels`, of shape `[rows, width, 4]`: the rows of one layer of a texture from row `y` on."""
         row_bytes = texels.shape[1] * 16
         while len(texels):
             fit = (self.size - len(self._bytes)) // row_bytes
@@ -82,7 +82,7 @@ def write_weights(
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Returns the content of tokenizer.json. Raises GlgptError for a split that a page does not support."""
+    """Returns the content of tokenizer.json. Raises GlgptError for an unsupported regular expression."""
     document = tokenizer.document()
     for part in ("normalizer", "pre_tokenizer"):
         for step in _steps(document[part]):
@@ -105,8 +105,8 @@ def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
 def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[str]) -> Reference:
     """Returns the content of reference.json, with which a page checks its results.
 
-    It holds a prompt's ids (arbitrary ids without a prompt), their greedy continuation, their logits, and the last
-    token's row of every activation.
+    It holds the ids of a prompt (arbitrary ids without a prompt), the prompt's greedy continuation and logits, and
+    the row of the prompt's last token in every activation of `names`.
     """
     config = model.config
     if prompt:
@@ -114,7 +114,8 @@ def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[s
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
-    # Captured all at once, as in a page: activations that are not captured are fused, which changes f16 rounding.
+    # All activations are captured in one run, as in a page: passes whose activations are not captured are fused, which
+    # changes how f16 rounds.
     logits, found = model.run_with_cache(ids, names)
     model.release_captures()
     first = 0 if logits.size <= MAX_LOGIT_VALUES else len(ids) - 1
@@ -136,7 +137,7 @@ def _last(array: Floats) -> Floats:
 
 
 def _as_stored(array: Floats) -> Floats:
-    """Returns scores with the finite number that textures hold for keys that a window excludes."""
+    """Replaces -inf by `MASKED`: textures hold this finite score for keys outside an attention window."""
     found: Floats = np.maximum(array, np.float32(MASKED))
     return found
 

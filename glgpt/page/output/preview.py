@@ -1,4 +1,4 @@
-"""The link preview of a published page: its picture and its meta tags (Open Graph, ogp.me; X cards)."""
+"""Writes the link preview of a published page: a picture and meta tags (Open Graph, ogp.me; X cards)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
 from glgpt.system.network import is_web_address
 
 PICTURE = "preview.png"
-MAX_BLOCKS = 24  # blocks that fit into the width of the picture
-OTHERS = 5  # most likely tokens that it shows
+MAX_BLOCKS = 24  # maximum number of blocks that fit into the width of the picture
+OTHERS = 5  # number of most likely tokens that the picture shows
 
 
 def checked_site(site: str, no_folder: bool = False) -> str:
@@ -43,9 +43,10 @@ def checked_source(source: str) -> str:
 
 
 def write_preview(model: LanguageModel, folder: Path, site: str, name: str, prompts: Prompts) -> None:
-    """Writes a picture of the model computing a token into a page's folder, and its meta tags into index.html.
+    """Writes the preview picture to a page's folder, and the meta tags to the folder's index.html.
 
-    `site` is the page's address: link previews need absolute addresses.
+    The picture shows the model as it computes one token. `site` is the page's address: link previews need absolute
+    addresses.
     """
     about = f"{name}, a language model of {count_in_words(model.config.parameter_count)} parameters"
     word = _picture(model, folder / PICTURE, about, prompts)

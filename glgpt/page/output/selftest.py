@@ -1,4 +1,4 @@
-"""Writes the cases of the self-test for the page, which fetches them when `#selftest` is opened."""
+"""Writes the cases of a page's self-test; the page fetches them when a visitor opens `#selftest`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE = "selftest.bin"
 
 
 def write_selftest(folder: Path) -> ListedFile:
-    """Writes the file into a page's folder; returns its size and digest."""
+    """Writes the cases to `FILE` in a page's folder; returns the file's size and digest."""
     return write_listed(folder / FILE, _content())
 
 

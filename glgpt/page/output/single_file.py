@@ -1,4 +1,4 @@
-"""Makes one HTML file of an exported page, which opens from disk."""
+"""Converts an exported page to one HTML file that opens from disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from glgpt.errors import GlgptError
 from glgpt.page.documents.manifest import Manifest
 
-MAX_WEIGHT_BYTES = 64 << 20  # maximum bytes of weights; with more, a browser is slow to open the page
+MAX_WEIGHT_BYTES = 64 << 20  # maximum bytes of weights; with more bytes, a browser is slow to open the page
 
 
 def check_size(manifest: Manifest) -> None:
@@ -27,7 +27,7 @@ def check_size(manifest: Manifest) -> None:
 def single_page(folder: Path, manifest: Manifest) -> str:
     """Returns the folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements.
 
-    Its Content-Security-Policy allows only those scripts and styles, by their SHA-256, and no connections.
+    The Content-Security-Policy of the text allows only those scripts and styles, by their SHA-256, and no connections.
     """
     page = (folder / "index.html").read_text(encoding="utf-8")
     inline: dict[str, list[str]] = {"script": [], "style": []}
@@ -51,7 +51,7 @@ def single_page(folder: Path, manifest: Manifest) -> str:
     if policies != 1:
         raise GlgptError("the built page has no Content-Security-Policy; rebuild it with: make viewer")
     levels = {"manifest.json": 6} | dict.fromkeys(manifest["files"], 6)
-    levels |= {shard["file"]: 3 for shard in manifest["shards"]}  # 6 would take three times as long to save 2%
+    levels |= {shard["file"]: 3 for shard in manifest["shards"]}  # level 6 takes three times as long and saves 2%
     blocks = []
     for name, level in levels.items():
         data = base64.b64encode(gzip.compress((folder / name).read_bytes(), level, mtime=0)).decode()
@@ -60,7 +60,7 @@ def single_page(folder: Path, manifest: Manifest) -> str:
 
 
 def _policy(folders: str, inline: dict[str, list[str]]) -> str:
-    """Returns a single file's policy, made from a folder's: inline scripts and styles by hash, nothing external."""
+    """Converts the policy of a folder's page to one that allows only the `inline` scripts and styles, by hash."""
     directives = []
     for directive in folders.split(";"):
         name, *sources = directive.split()

@@ -1,1 +1,1 @@
-"""The page without weights: recorded programs of common shapes, into which a visitor opens a model's file."""
+"""Exports the page without weights: it has recorded programs of common shapes, and its visitor opens a model's file."""

@@ -1,4 +1,7 @@
-"""Describes the files of a shape, so that a page recognises them: metadata, tensors, and how they fill textures."""
+"""Describes the files of a shape, so that a page recognises them: metadata, tensors, and how tensors fill textures.
+
+A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,16 @@ from glgpt.models.spec import ALIASES, ModelConfig
 from glgpt.page.documents.player import ConfigFields, Expected, GgufKeys, ShapeParameter
 
 Json = dict[str, Any]
-# Keys of a config.json that hold rotary positions in one of two ways; a page compares them after conversion.
+# Fields of a config.json for rotary positions, in an older and a newer form. A page converts both before comparing.
 _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_pct")
 
 
 def gguf_about(config: ModelConfig) -> GgufKeys | None:
-    """Returns how a page recognises a GGUF file of this shape; None if GGUF has no architecture for it.
+    """Returns the fields by which a page recognises a GGUF file of this shape; None if GGUF has no architecture for it.
 
-    `values` lists keys without the architecture's prefix, the value, and whether a file may lack the key. `neutral` are
-    further keys, with the only value that a file may have; null: none. `divisors` are those of `rope_freqs.weight`.
+    `values` lists (key without the architecture's prefix, value, True if a file may lack the key). `neutral` lists
+    (optional key, the only allowed value); None: the key must be absent. `divisors` are the values of the tensor
+    `rope_freqs.weight`; None: the tensor must be absent.
     """
     fields = config.to_dict()
     try:
@@ -59,7 +63,7 @@ def gguf_about(config: ModelConfig) -> GgufKeys | None:
 
 
 class _Divisors:
-    """Stands for the tensor `rope_freqs.weight`."""
+    """Replaces the tensor `rope_freqs.weight` of a GGUF file."""
 
     def __init__(self, values: NDArray[np.float32]) -> None:
         self.values = values
@@ -71,7 +75,10 @@ class _Divisors:
 def _read_metadata(
     config: ModelConfig, metadata: Mapping[str, Any], divisors: NDArray[np.float32] | None
 ) -> Json | None:
-    """Returns the model that a GGUF file of this config with other metadata is read as; None if it is refused."""
+    """Returns the fields that glgpt reads from a GGUF file with this metadata and with the tensors of `config`.
+
+    Returns None if glgpt refuses such a file.
+    """
     tensors: dict[str, Any] = {"token_embd.weight": GgufTensor(Path(), F32, (config.vocab_size, config.n_embd), 0)}
     if not config.tie_word_embeddings:
         tensors["output.weight"] = tensors["token_embd.weight"]
@@ -84,10 +91,10 @@ def _read_metadata(
 
 
 def config_about(config: ModelConfig) -> ConfigFields:
-    """Returns how a page recognises a config.json of this shape.
+    """Returns the fields by which a page recognises a config.json of this shape.
 
-    `values` lists fields, the values that mean the same, and whether a file may lack the field. `rope` is the rotary
-    positions as `rope_parameters`, or None.
+    `values` lists (field, values of which a file may have any, True if a file may lack the field). `rope` is the field
+    `rope_parameters`, or None if the config.json has none.
     """
     fields = config.to_dict()
     whole, values = _read(fields), list[Expected]()
@@ -101,7 +108,10 @@ def config_about(config: ModelConfig) -> ConfigFields:
 
 
 def _read(fields: Mapping[str, Any]) -> Json | None:
-    """Returns what a config.json says of a model, with its sizes in one form; None if it is refused."""
+    """Returns a model's fields, given those of a config.json, and sizes that follow from them.
+
+    Returns None if glgpt refuses the config.json.
+    """
     try:
         config = models.from_dict(fields)
     except (GlgptError, TypeError):
@@ -110,11 +120,11 @@ def _read(fields: Mapping[str, Any]) -> Json | None:
 
 
 def parameters(config: ModelConfig, whole: ModelConfig) -> list[ShapeParameter]:
-    """Returns every parameter: its texture's matrix, and where a GGUF file and a checkpoint's folder have it.
+    """Describes every parameter: its texture's matrix, and the tensors that hold it in a GGUF file and in a checkpoint.
 
-    `rows` are those of the file's tensor, if it holds several parameters.
+    In the result, `rows` are the rows of the tensor that hold the parameter, if the tensor holds several parameters.
 
-    `config` has the positions of the page's caches, `whole` those of the model's files.
+    `config` has as many positions as the page's caches; `whole` has as many as the model's files.
     """
     fields = whole.to_dict()
     names: dict[str, str] = {}

@@ -1,4 +1,8 @@
-"""Exports the page without weights: `player.json`, a file for each shape, and its programs for each mix of types."""
+"""Exports the page without weights: `player.json`, a file for each shape, and the shape's programs for each mix.
+
+A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights. A mix gives each tensor of a
+model's file its type, such as Q4_K_M of llama.cpp.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +35,26 @@ from glgpt.page.programs import EDIT, cache_format, main_format, record_page
 from glgpt.page.reading import Reading, allow_connections
 from glgpt.program.spec import Limits
 
-SCHEMA: Final = 1  # of player.json and of a shape's file
-CONTEXT = 1024  # positions of the caches, if none are given: those of 2,048 take 118 MB for SmolLM2-135M, 236 in f32
-FOLDER, ABOUT = "shapes", "shape.bin"  # of all shapes, and the description of each
-SOURCES = "sources.bin"  # the lines that the shaders of all programs share
-LINKS = ("https://huggingface.co", "https://*.huggingface.co", "https://*.hf.co")  # its files are on other hosts
-LEVEL = 9  # of gzip
+SCHEMA: Final = 1  # version of player.json and of a shape's file
+# Maximum positions of the caches, if `context` is None. For SmolLM2-135M, the caches of 2,048 positions take 118 MB in
+# f16 and 236 MB in f32.
+CONTEXT = 1024
+FOLDER, ABOUT = "shapes", "shape.bin"  # the folder of all shapes, and the file that describes a shape
+SOURCES = "sources.bin"  # GLSL lines from which the shaders of all programs are assembled
+LINKS = ("https://huggingface.co", "https://*.huggingface.co", "https://*.hf.co")  # Hugging Face and its file hosts
+LEVEL = 9  # compression level of gzip
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class PlayerOptions:
-    """Says what a page without weights contains.
+    """Defines what a page without weights contains.
 
-    `shapes` are files of shapes to add to the `common` ones: a config.json, a model's folder or a GGUF file. `context`
-    is the number of positions of the caches, and `cache_dtype` their format ("auto", "f32" or "f16"). `hosts` are
-    further servers from which a visitor may open a link.
+    `shapes` are files that each give a shape: a config.json, a model's folder or a GGUF file. If `common`, the page
+    also has the shapes of the package's table. `context` is the number of positions of the caches (None: at most
+    `CONTEXT`), and `cache_dtype` is their format ("auto", "f32" or "f16"). `hosts` are servers in addition to those of
+    Hugging Face from which the page may fetch a model by its link.
     """
 
     shapes: Sequence[str | Path] = ()
@@ -62,8 +69,8 @@ def export_player(
 ) -> PlayerIndex:
     """Writes the page to a folder, or over an earlier export, and returns the content of player.json.
 
-    `progress` is called with (programs recorded, all programs). Raises GlgptError as `export` does, and for a shape
-    that cannot be read or that a browser cannot hold.
+    `progress` is called with (number of mixes recorded, total number of mixes). Raises GlgptError as `export` does, and
+    for a shape that cannot be read or that a browser cannot hold.
     """
     options = options or PlayerOptions()
     given, out = out, checked_out(out, False)
@@ -111,7 +118,7 @@ class _ShapeWriter:
         self.files: dict[str, ListedFile] = {}
 
     def add(self, mix: Mix) -> None:
-        """Records and writes the programs of a mix; of equal ones, the first."""
+        """Records and writes the programs of a mix; equal programs share a file."""
         caches = cache_format(self.config, mix.formats, self.cache_dtype)
         programs, recordings = record_page(self.config, mix.formats, Part.whole(self.config), None, caches)
         names: dict[str, str] = {}
@@ -169,7 +176,7 @@ class _ShapeWriter:
 
 
 def _renamed(recording: RecordingFiles, names: Mapping[str, str]) -> RecordingFiles:
-    """Returns a recording with other names of its files."""
+    """Returns a recording with each file's name replaced by its new name in `names`."""
     return cast("RecordingFiles", {k: names.get(str(v), v) for k, v in recording.items()})
 
 
@@ -179,7 +186,7 @@ def _write(file: Path, text: str) -> ListedFile:
 
 
 def _finish(folder: Path, reading: Reading) -> None:
-    """Allows links to models, and marks the page as one without weights."""
+    """Allows the page to fetch models from `LINKS` and `reading`'s servers; marks it as a page without weights."""
     page = folder / "index.html"
     allow_connections(page, dict.fromkeys([*LINKS, *reading.origins()]))
     text = page.read_text(encoding="utf-8")

@@ -1,7 +1,8 @@
-"""The mixes of types that model files have, and the formats of textures that hold each of them unchanged.
+"""Lists the usual mixes of GGUF's tensor types, and the types that each texture format holds unchanged.
 
-`llama-quantize` gives a file one type by name, such as Q4_K_M, and stores some tensors in others. `RECIPES` lists the
-usual ones. A recorded program fits every file whose tensors its formats hold (`HOLDS`).
+A mix gives each tensor of a file its type; `llama-quantize` names the file after the mix, such as Q4_K_M. `RECIPES`
+lists the usual mixes. A program is recorded for a shape (an architecture with its sizes) and one mix. It fits every
+file of the shape whose tensors have types that the program's texture formats hold (`HOLDS`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from glgpt.page.player.expected import gguf_about
 from glgpt.page.player.shapes import Shape
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
-SUPER_BLOCK = 256  # values of a block of the K types; tensors whose rows are not multiples have FALLBACK's types
+SUPER_BLOCK = 256  # values in a block of the K types; tensors with other row lengths have the type of FALLBACK
 FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 PLAIN = {"F32": "f32", "F16": "f16"}
-# Format -> the types of GGUF that it holds without a change of any value. f32 and f16 hold plain numbers only.
+# Texture format -> the types of GGUF whose values it holds unchanged. f32 and f16 hold only unquantised types.
 HOLDS = {
     "f32": ("F32", "F16", "BF16"),
     "f16": ("F16",),
@@ -34,7 +35,10 @@ HOLDS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """The types of a file: of most tensors, of the head, and of some by their role, layer and number of layers."""
+    """The types of a mix: `main` is that of most tensors, and `head` is that of the output head.
+
+    `special` takes a tensor's role, its layer and the number of layers. It returns the tensor's type; None: `main`.
+    """
 
     name: str
     main: str
@@ -44,14 +48,17 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Mix:
-    """A mix that a shape has programs for, by the name of its recipe."""
+    """A mix for which a shape has programs. `name` is that of its recipe, or "file" for the mix of a given file."""
 
     name: str
     formats: WeightFormats
 
 
 def _more_bits(layer: int, layers: int) -> bool:
-    """True for the layers to which llama-quantize's medium mixes give more bits: the outer ones and a third of all."""
+    """True for the layers to which llama-quantize's medium mixes give more bits.
+
+    These are the first and the last eighth of the layers, and every third layer between them.
+    """
     return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
 
 
@@ -77,7 +84,10 @@ RECIPES = (
 
 
 def mixes(shape: Shape) -> list[Mix]:
-    """Returns the mixes of a shape, each once: that of its file, and recipes, plain ones if GGUF lacks the model."""
+    """Returns the mixes of a shape, each once: first that of the shape's file if there is one, then those of `RECIPES`.
+
+    If GGUF has no architecture for the shape, only F32 and F16 of `RECIPES` are returned.
+    """
     given = [Mix("file", shape.formats)] if shape.formats else []
     found: dict[object, Mix] = {}
     known = gguf_about(shape.config) is not None
@@ -108,7 +118,7 @@ def _type(parameter: Parameter, place: tuple[str, int], config: ModelConfig, rec
 
 
 def _roles(config: ModelConfig) -> dict[str, tuple[str, int]]:
-    """Returns the role and the layer of each weight of a block, by name."""
+    """Returns (role, layer) of each weight in a block, by the weight's name; a role is, for example, "down"."""
     return {
         f"{config.tensor(role, i)}.weight": (role, i)
         for role in config.tensors

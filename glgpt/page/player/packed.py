@@ -1,15 +1,16 @@
-"""Writes programs in a quarter of the bytes: the recordings of a shape differ little, and gzip sees 32 KiB at a time.
+"""Writes packed programs, which have a quarter of the bytes.
 
-A packed program is JSON with the fields of a `Program`, of which three are written shorter:
+The programs of a shape (an architecture with its sizes) repeat each other, but gzip finds repetitions only within
+32 KiB. A packed program is JSON with the fields of a `Program`. Three of the fields are shorter:
 
 - `shaders`: a text is a list of runs, `[first line, number of lines, ..]`, over the lines of `sources()` followed by
   the program's own `lines`;
 - `textures`: `[name, width, height, layers, format, role]`;
-- `entries`: a pass is `[kind, label, inputs.., outputs..]`, where `kinds[kind]` has all that passes of other blocks
-  share: `[shader, samplers, [[number of the output, layer], ..], viewport, row, flops, nbytes, slices, clear,
-  first_column, keys]`. A number between passes is that of the block that `~` stands for in their names.
+- `entries`: a pass is `[kind, label, inputs.., outputs..]`. `kinds[kind]` has the fields that are the same in other
+  blocks: `[shader, samplers, [[index of the output texture, layer], ..], viewport, row, flops, nbytes, slices, clear,
+  first_column, keys]`. A number between passes is that of a block: in the later names, `~` stands for this number.
 
-`viewer/src/runtime/engine/packed-program.ts` reads it.
+`viewer/src/runtime/engine/packed-program.ts` reads packed programs.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from glgpt.program.layout import View
 from glgpt.program.recorder import shader_files
 from glgpt.program.spec import SCHEMA, Entry, Pass, Program
 
-MAX_TRIED = 40  # earlier places of a line that are tried for the longest run
+MAX_TRIED = 40  # maximum number of earlier occurrences of a line that are tried as the start of the longest run
 BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")  # the number of a block in a name, such as `h.3.mlp.act`
 
 
 def sources() -> list[str]:
-    """Returns the lines of all shaders' files, of which most of a shader's text consists."""
+    """Returns the lines of all shader files; most lines of a shader's text are from these files."""
     files = sorted(shader_files().values(), key=lambda path: path.name)
     return [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -57,7 +58,10 @@ def packed(program: Program, known: Sequence[str]) -> str:
 
 
 def line_runs(texts: Mapping[str, str], known: Sequence[str]) -> tuple[list[str], dict[str, list[int]]]:
-    """Returns the lines that are not in `known`, and each text as the longest runs over both."""
+    """Converts texts to runs of lines, `[first line, number of lines, ..]`.
+
+    Returns the lines that are not in `known`, and by name the runs of each text over `known` followed by those lines.
+    """
     lines, places, found = list(known), defaultdict[str, list[int]](list), {}
     for at, line in enumerate(lines):
         places[line].append(at)
@@ -79,7 +83,7 @@ def line_runs(texts: Mapping[str, str], known: Sequence[str]) -> tuple[list[str]
 
 
 def _common(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
-    """Returns the number of equal lines from here on."""
+    """Returns how many lines of `a` from index `i` on equal those of `b` from index `j` on."""
     length, most = 0, min(len(a) - i, len(b) - j)
     while length < most and a[i + length] == b[j + length]:
         length += 1
@@ -87,7 +91,7 @@ def _common(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
 
 
 def _entry(entry: Entry, kinds: dict[str, int]) -> PackedEntry:
-    """Returns an entry with short passes; adds their kinds to `kinds`, which numbers them."""
+    """Returns an entry with packed passes; adds the passes' kinds to `kinds`, which maps each kind to its number."""
     passes: list[Step] = []
     block = ""
     for p in entry.passes:
@@ -120,11 +124,11 @@ def _kind(p: Pass, outputs: Sequence[str]) -> Kind:
 
 
 def _block(names: Iterable[str]) -> str | None:
-    """Returns the number of the first block in these names; None if there is none."""
+    """Returns the block's number in the first of `names` that has one; None if no name has one."""
     return next((found.group() for name in names if (found := BLOCK.search(name))), None)
 
 
 def _short(name: str, block: str) -> str:
-    """Returns a name with `~` for the number of the block."""
+    """Returns a name with `~` instead of the number `block`; a name without this number is returned unchanged."""
     found = BLOCK.search(name)
     return f"{name[: found.start()]}~{name[found.end() :]}" if found and found.group() == block else name

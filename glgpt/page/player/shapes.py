@@ -1,4 +1,7 @@
-"""The shapes for which a page without weights has programs: a config each, from the package's table or given files."""
+"""Lists the shapes for which a page without weights has programs: those of the package's table and of given files.
+
+A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ MAX_NAME = 60  # characters
 
 @dataclass(frozen=True)
 class Shape:
-    """The config of models of one shape, and a name for people.
+    """A shape: its display name and the config of its models.
 
-    `formats` are those of a file whose mix of types is recorded in addition to the usual ones; None for a config alone.
+    If the shape was read from a GGUF file, `formats` are the formats of the file's tensors: programs are recorded for
+    them in addition to the usual ones. Otherwise, `formats` is None.
     """
 
     name: str
@@ -35,7 +39,7 @@ class Shape:
 
     @property
     def slug(self) -> str:
-        """The part of file names that identifies it."""
+        """The part of file names that identifies the shape."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "shape"
 
 
@@ -48,7 +52,7 @@ def common_shapes() -> list[Shape]:
 def read_shape(path: str | Path) -> Shape:
     """Returns the shape of a config.json, or of the model in a folder or a GGUF file.
 
-    Raises GlgptError for a file that cannot be read, and a model that is not supported.
+    Raises GlgptError for a file that cannot be read, and for a model that is not supported.
     """
     path = Path(path)
     if is_gguf(path) or path.is_dir():
@@ -64,14 +68,17 @@ def read_shape(path: str | Path) -> Shape:
 
 
 def _checked(config: ModelConfig, path: str | Path) -> ModelConfig:
-    """Returns the config. Raises GlgptError for one whose files the page cannot tell from others of the same sizes."""
+    """Returns the config. Raises GlgptError for longrope scaling, with which a page could not recognise the files."""
     if config.rope_type == "longrope":
-        raise FileError(f"{quoted(path, 300)}: the page opens no files with longrope scaling; export the model itself")
+        raise FileError(f"{quoted(path, 300)}: a page cannot open files with longrope scaling; export the model itself")
     return config
 
 
 def listed(given: Sequence[str | Path], common: bool) -> list[Shape]:
-    """Returns the given shapes, and the common ones, each with a separate slug. Raises GlgptError for none."""
+    """Returns the given shapes and, if `common`, those of the package's table; makes equal slugs distinct by numbers.
+
+    Raises GlgptError if the list is empty.
+    """
     found = [read_shape(path) for path in given] + (common_shapes() if common else [])
     if not found:
         raise GlgptError("--no-common-shapes leaves no shape; add some with --shape config.json")

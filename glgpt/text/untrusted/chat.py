@@ -14,7 +14,7 @@ from glgpt.text.tokenizer import Tokenizer, named_tokens
 from glgpt.text.untrusted.renderer import Renderer, RenderError
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
-MAX_BYTES = 1 << 18  # of a template
+MAX_BYTES = 1 << 18  # maximum bytes of a template
 _MESSAGE = "\ue000message\ue001"  # placeholder of the user's text, with private-use characters
 
 
@@ -30,7 +30,7 @@ class Chat:
     def encode(self, tokenizer: Tokenizer, message: str) -> list[int]:
         """Encodes a user's message in the chat format; special tokens in the message are treated as plain text.
 
-        Raises GlgptError if the vocabulary lacks a byte of it.
+        Raises GlgptError if the vocabulary lacks a byte of the message.
         """
         ids: list[int] = []
         text = ""
@@ -45,9 +45,9 @@ class Chat:
 
 
 def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
-    """Reads the chat template of a checkpoint's folder or GGUF file; returns None if it has none.
+    """Reads the chat template of a checkpoint's folder or GGUF file; returns None if the template is missing.
 
-    Raises FileError, naming the file, for a template that cannot be rendered or omits the message.
+    Raises FileError, naming the file, if the template cannot be rendered or does not have the message exactly once.
     """
     source = template_source(folder)
     file = file_name(folder, TEMPLATE if has_file(folder, TEMPLATE) else CONFIG)
@@ -64,9 +64,9 @@ def load_chat(folder: Path, tokenizer: Tokenizer) -> Chat | None:
 
 
 def template_source(folder: Path, name: str = "default") -> str | None:
-    """Returns the chat template of a folder or GGUF file; None if it has none. Raises FileError for a damaged file.
+    """Returns the chat template of a folder or GGUF file; None if there is none. Raises FileError for a damaged file.
 
-    `name` selects one of several that tokenizer_config.json may hold.
+    `name` selects one of several templates that tokenizer_config.json may hold.
     """
     if has_file(folder, TEMPLATE):
         return read_model_text(folder, TEMPLATE, MAX_BYTES)
@@ -82,7 +82,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def damaged(file: Path) -> str:
-    """Returns the start of an error about the chat template in a file."""
+    """Returns the start of an error message about the chat template in a file."""
     return f"{quoted(file, 300)}: the chat template cannot be used"
 
 

@@ -1,4 +1,4 @@
-"""Turns the messages of a conversation into token ids with the chat template of a model."""
+"""Converts the messages of a conversation to token ids with the chat template of a model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from glgpt.text.untrusted.chat import CONFIG, TEMPLATE, damaged, template_source
 from glgpt.text.untrusted.renderer import Renderer, RenderError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MAX_CHARACTERS = 1 << 19  # of all messages, as JSON
-_PRIVATE = range(0xE000, 0xF900)  # characters without a meaning: two that the messages lack mark places in them
+MAX_CHARACTERS = 1 << 19  # maximum characters of all messages, as JSON
+_PRIVATE = range(0xE000, 0xF900)  # characters without a meaning; two that the messages lack mark positions in a text
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The token ids of a conversation; `borders` are where the assistant's answers begin and end."""
+    """The token ids of a conversation; `borders` are the positions where the assistant's answers begin and end."""
 
     ids: list[int]
     borders: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class ChatPrompt:
 def checked_messages(messages: Any) -> list[dict[str, Any]]:
     """Returns a copy of messages, each with a role and a content.
 
-    Raises ArgumentError, naming the message, for anything else: other roles, text that is not Unicode, no messages.
+    Raises ArgumentError for an empty list. Raises it, naming the message, for other roles or contents.
     """
     if messages is None or messages == []:
         raise ArgumentError("there are no messages; give a list of messages with role and content")
@@ -47,16 +47,16 @@ def checked_messages(messages: Any) -> list[dict[str, Any]]:
         content = message.get("content")
         parts = [part.get("text", "") if isinstance(part, Mapping) else None for part in _list(content)]
         if content is None and not message.get("tool_calls"):
-            raise ArgumentError(f"message {i} has no content; give it a text")
+            raise ArgumentError(f"message {i} has no content; give it a string")
         if not isinstance(content, (str, list)) and not message.get("tool_calls"):
-            raise ArgumentError(f"message {i}: the content is {written(content)}; it must be a text")
+            raise ArgumentError(f"message {i}: the content is {written(content)}; it must be a string")
         if not all(isinstance(part, str) for part in parts):
-            raise ArgumentError(f"message {i}: the content must be a text, or a list of parts with type and text")
+            raise ArgumentError(f"message {i}: the content must be a string, or a list of parts with type and text")
     return list(_plain("the messages", list(messages)))
 
 
 def _plain(what: str, value: Any) -> Any:
-    """Returns a copy of a value of JSON. Raises ArgumentError for anything else, and for too much."""
+    """Returns a copy of a JSON value. Raises ArgumentError for a value that is not JSON, or is too long as JSON."""
     try:
         found = json.dumps(value, ensure_ascii=False)
         found.encode()
@@ -79,7 +79,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tools_source: str, named: Mapping[str, str], tokenizer: Tokenizer, file: Path):
-        """Stores the template, the one for messages with tools, and the special tokens by role."""
+        """Stores the template, the template for messages with tools, and the special tokens by role."""
         self._sources, self._named, self._tokenizer, self._file = (source, tools_source), named, tokenizer, file
         self._special = sorted(tokenizer.special.keys() - tokenizer.plain, key=lambda token: (-len(token), token))
         self._pattern = "|".join(map(re.escape, self._special)) or "(?!)"
@@ -98,7 +98,7 @@ class ChatTemplate:
         return text in self._sources[True]
 
     def document(self) -> dict[str, Any]:
-        """Returns what a page needs to render the template: its source, also that for tools, and the special tokens."""
+        """Returns a page's `TemplateSource`: the template, a different template for tools, and the special tokens."""
         special = {token: self._tokenizer.special[token] for token in self._special}
         source, for_tools = self._sources
         tools = {} if for_tools == source else {"tools": for_tools}
@@ -115,8 +115,8 @@ class ChatTemplate:
     ) -> ChatPrompt:
         """Encodes messages; with `add_generation_prompt`, the ids end where the assistant's answer begins.
 
-        Other keywords are variables of the template. Raises ArgumentError for unusable messages, FileError if the
-        template cannot be rendered or refuses them.
+        Other keywords are variables of the template. Raises ArgumentError for unusable messages, and FileError
+        if the template cannot be rendered or refuses the messages.
         """
         found = checked_messages(messages)
         others = {"tools": tools, "documents": documents} | variables
@@ -136,13 +136,13 @@ class ChatTemplate:
         except RenderError as error:
             raise FileError(f"{damaged(self._file)}: {quoted(error, 200)}") from None
         ids = self._encode(rendered, mark)
-        # A template that inspects the text may treat the marked one differently: there are no borders then.
+        # A template that inspects the text may treat the marked text differently; then borders cannot be found.
         if edges and edges[0].replace(border, "") == rendered:
             rendered = edges[0]
         return ChatPrompt(ids, self._borders(ids, rendered.replace(mark, "").split(border), add_generation_prompt))
 
     def _marked(self, value: Any, mark: str, key: str = "") -> Any:
-        """Returns a copy in which `mark` precedes each special token, and what could become one at the edges."""
+        """Returns a copy with `mark` before special tokens, and before parts of such tokens at the edges of a text."""
         if isinstance(value, Mapping):
             whole = re.compile(self._pattern)
             return {whole.sub(rf"{mark}\g<0>", str(k)): self._marked(v, mark, str(k)) for k, v in value.items()}
@@ -162,7 +162,7 @@ class ChatTemplate:
         return mark + text if begins else text
 
     def _encode(self, rendered: str, mark: str) -> list[int]:
-        """Encodes a rendered text without its marks; a special token after a mark, or around one, is plain text."""
+        """Encodes a rendered text without its marks; a special token that follows or contains a mark is plain text."""
         text, written_by_template = rendered.replace(mark, ""), re.compile(f"(?<!{mark})(?:{self._pattern})")
         found = [(m.start() - rendered.count(mark, 0, m.start()), m[0]) for m in written_by_template.finditer(rendered)]
         if found == [(m.start(), m[0]) for m in re.finditer(self._pattern, text)]:
@@ -175,10 +175,11 @@ class ChatTemplate:
         return self._tokenizer.checked(ids + self._tokenizer.encode_ordinary(text[start:]))
 
     def _borders(self, ids: list[int], parts: list[str], ends_in_answer: bool) -> tuple[int, ...]:
-        """Returns the positions in `ids` where answers begin and end; every second of `parts` is one, from the second.
+        """Returns the positions in `ids` where answers begin and end. The second, fourth, … of `parts` are answers.
 
-        Blanks before an answer are part of it, since templates differ in whether a prompt ends with them. A token that
-        spans a border is after it.
+        With `ends_in_answer`, another answer begins at the end of the last part. Blanks before an answer belong to the
+        answer, because templates differ in whether a prompt ends with blanks. A token that spans a border counts as
+        after the border.
         """
         sizes = [len(part.encode()) for part in parts]
         ends = [0, *accumulate(len(self._tokenizer.token_bytes(i)) for i in ids)]

@@ -1,6 +1,6 @@
-"""Checks the regular expressions of a tokenizer.json: only those that take time by the text's length may run.
+"""Checks the regular expressions of a tokenizer.json: their time must grow only linearly with the text's length.
 
-They run in a backtracking engine (Oniguruma, with Ruby's syntax), on texts of a megabyte and more.
+The expressions run in a backtracking engine (Oniguruma, with Ruby's syntax), on texts of a megabyte and more.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 10_000
-MAX_STEPS = 2000  # of a failed match at one position, not counting unbounded repeats
+MAX_STEPS = 2000  # maximum steps of a failed match at one position, not counting unbounded repeats
 _CLASS = r"\[(?:[^\[\]\\]|\\.|\[(?:[^\[\]\\]|\\.)*\])+\]"
 _TOKEN = re.compile(
     r"(?P<atom>\\[pP]\{\^?\w{1,40}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[dDwWsSrntbBAzZhH]|\\[^\w\s]|\\ "
@@ -21,9 +21,9 @@ _TOKEN = re.compile(
 
 
 def checked_pattern(pattern: str) -> str:
-    """Returns the regular expression. Raises ValueError if it could take long, or is not supported.
+    """Returns the regular expression. Raises ValueError if it could be slow, or is not supported.
 
-    A search may not scan a run of characters again from each of its positions. Therefore an unbounded repeat stands
+    A search must not scan a run of characters again from each of its positions. Therefore an unbounded repeat must be
     outside groups, and either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next alternative
     matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused.
 
@@ -54,8 +54,8 @@ class _Item:
     """An atom, a group or a lookaround with its repeat."""
 
     text: str
-    ways: int = 1  # in which it can match once
-    length: int = 1  # most steps of matching it once
+    ways: int = 1  # number of ways in which the item can match once
+    length: int = 1  # maximum steps of matching the item once
     plain: bool = True  # False for a group of varying length, or one that contains a group
     look: bool = False
     within: bool = False  # True for a group that contains an unbounded repeat
@@ -70,7 +70,7 @@ class _Item:
 
     @property
     def harmless(self) -> bool:
-        """True if it matches anywhere, so that what precedes it is not tried again."""
+        """True if the item can match an empty text, so it never fails, and items before it are not tried again."""
         return self.least == 0
 
     def all_ways(self) -> int:
@@ -81,7 +81,7 @@ class _Item:
 
 
 class _Group:
-    """An open group, or the whole expression: its alternatives."""
+    """The alternatives of an open group, or of the whole expression."""
 
     def __init__(self, start: int, look: bool = False) -> None:
         self.start, self.look, self.nested = start, look, False
@@ -128,7 +128,7 @@ class _Reader:
 
     def _repeat(self, token: re.Match[str], items: list[_Item]) -> str:
         if not items or items[-1].repeated or items[-1].look:
-            return "repeats nothing that can be repeated"
+            return "repeats something that cannot be repeated"
         item = items[-1]
         least, most = {"?": (0, 1), "*": (0, None), "+": (1, None)}.get(token["repeat"][0], (0, 0))
         if token["least"]:
@@ -156,7 +156,7 @@ def _length(items: list[_Item]) -> int:
 
 
 def _slow(alternatives: list[list[_Item]]) -> str:
-    """Returns how a search could scan a run of characters again and again, or an empty string."""
+    """Returns the reason why a search could scan a run of characters repeatedly, or an empty string."""
     for items, after in zip(alternatives, [*alternatives[1:], []], strict=True):
         if any(item.within for item in items):
             return "has an unbounded repeat within a group"
@@ -179,7 +179,7 @@ def _matches_what_it_scans(items: list[_Item], first: int) -> bool:
     """True if nothing after the unbounded repeat `first` can fail more than once."""
     rest = items[first + 1 :]
     if items[first].text == r"\s" and not items[first].lazy and [item.text for item in rest] == [r"(?!\S)"]:
-        return True  # fails at the run's end at most: before it, a blank follows
+        return True  # fails only at the run's end: at earlier positions, a blank follows
     return all(item.harmless for item in rest)
 
 
@@ -192,7 +192,7 @@ def _scans_once(rest: list[_Item]) -> bool:
 
 
 def _consumes(items: list[_Item], text: str) -> bool:
-    """True if the alternative matches any run of `text`, but for one character."""
+    """True if the alternative `items` matches any run of `text`, possibly without one character of the run."""
     first = _first_unbounded(items)
     if first is None or not _matches_what_it_scans(items, first):
         return False

@@ -1,8 +1,8 @@
 """Renders Jinja templates in a sandbox with limits on time and memory.
 
-`glgpt.text.untrusted.renderer` starts it as a process, since a template is a program that comes with a checkpoint. It
-provides what transformers does: the options of whitespace, `break` and `continue`, `{% generation %}`, `tojson`,
-`raise_exception` and `strftime_now`.
+`glgpt.text.untrusted.renderer` starts this module as a process, because a template is a program that comes with a
+checkpoint. Templates have the same features as in transformers: the same whitespace options, `break` and `continue`,
+`{% generation %}`, `tojson`, `raise_exception` and `strftime_now`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from glgpt.system.limited_process import answer_requests
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-CPU_S = 3  # of one request
-MEMORY = 1 << 30  # bytes of address space
-MAX_TEXT = 1 << 20  # characters of all texts of a request
+CPU_S = 3  # maximum CPU time of one request
+MEMORY = 1 << 30  # maximum bytes of address space
+MAX_TEXT = 1 << 20  # maximum characters of all texts of a request
 
 
 def main() -> int:
     """Answers requests until stdin ends; returns the exit code.
 
-    A request has `template` and `variables`, a list of variables to render it with. The answer has `texts`, or `error`.
+    A request has `template` and `variables`, a list; the template is rendered once with each item. The answer has
+    `texts`, or `error`.
     """
     compiled = _compiler()
     return answer_requests(lambda asked: _rendered(asked, compiled), CPU_S, MEMORY)
@@ -49,7 +50,7 @@ def _rendered(asked: dict[str, Any], compiled: Callable[[str], Template]) -> dic
 
 
 def _compiler() -> Callable[[str], Template]:
-    """Returns a function that compiles a template; the last few are retained."""
+    """Returns a function that compiles a template; it retains the last four compiled templates."""
     environment = _environment()
 
     @lru_cache(4)
@@ -66,7 +67,7 @@ def _environment() -> Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """Ignores `{% generation %}`, which marks the model's answers for training, and keeps what is inside."""
+        """Ignores the tags of `{% generation %}`, which mark answers for training, but not the text between them."""
 
         tags = {"generation"}  # noqa: RUF012, jinja2 declares it for instances
 
@@ -78,7 +79,7 @@ def _environment() -> Environment:
     def refuse(message: Any) -> NoReturn:
         raise TemplateError(str(message))
 
-    def to_json(value: Any, **layout: Any) -> str:  # jinja2's own escapes characters of HTML
+    def to_json(value: Any, **layout: Any) -> str:  # jinja2's `tojson` escapes characters of HTML
         return json.dumps(value, **{"ensure_ascii": False} | layout)
 
     environment = ImmutableSandboxedEnvironment(

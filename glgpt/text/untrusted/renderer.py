@@ -1,4 +1,4 @@
-"""Runs the process that renders chat templates: `render_template`, which has limits on time and memory."""
+"""Runs `render_template`, the process that renders chat templates with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glgpt.system.limited_process import LimitedProcess, LimitedProcessError
 
 
 class RenderError(Exception):
-    """A template cannot be rendered: an error that it raised, or a limit that it exceeded."""
+    """Raised if a template cannot be rendered, because it raises an error or exceeds a limit."""
 
 
 class Renderer(LimitedProcess):
@@ -19,9 +19,9 @@ class Renderer(LimitedProcess):
         super().__init__("glgpt.text.untrusted.render_template")
 
     def render(self, template: str, variables: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Renders a template with each of `variables`.
+        """Renders a template once with each of `variables`, and returns the texts.
 
-        Raises RenderError with a one-line reason if it fails, or takes too much time or memory.
+        Raises RenderError with a one-line reason if rendering fails, or takes too much time or memory.
         """
         try:
             answer = self.ask({"template": template, "variables": list(variables)})

@@ -1,7 +1,8 @@
 """Reads tokenizer.json: the supported parts, each with limits, so that no file can crash or exhaust an engine.
 
-Only what is declared here reaches an engine. Other fields are dropped, including truncation, padding and dropout, and
-other kinds of parts are refused.
+An engine is the code that runs the tokenizer: tiktoken, the `tokenizers` library, or the page's own code.
+Only the fields declared here reach an engine. Other fields, including truncation, padding and dropout, are dropped.
+Other kinds of parts are refused.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from glgpt.errors import FileError, quoted
 from glgpt.text.token_ids import MAX_IDS, MAX_MERGES, MAX_SPECIAL_TOKENS, added_ids, checked_ids
 from glgpt.text.untrusted.patterns import checked_pattern
 
-MAX_STEPS = 16  # steps of a sequence
-MAX_GROWTH = 8  # characters to which a normalizer's replacements may expand one character
+MAX_STEPS = 16  # maximum steps of a sequence
+MAX_GROWTH = 8  # maximum characters to which a normalizer's replacements may expand one character
 _Id = Annotated[int, Field(ge=0, lt=MAX_IDS)]
 _Token = Annotated[str, Field(max_length=256)]
 _Short = Annotated[str, Field(max_length=64)]
@@ -40,7 +41,7 @@ class _Regex(_Part):
 
 
 class ByteLevel(_Part):
-    """Represents each byte as a letter; it may be a part of any stage."""
+    """Represents each byte as a letter; a part that any stage may have."""
 
     type: Literal["ByteLevel"]
     add_prefix_space: bool = True
@@ -82,7 +83,7 @@ class _Replace(_Part):
     content: _Short
 
     def growth(self) -> float:
-        """Returns the maximum number of characters that one becomes; a regular expression may match an empty text."""
+        """Returns the maximum number of characters that replace one character; a regex may match an empty text."""
         if isinstance(self.pattern, _Text):
             return len(self.content) / len(self.pattern.String)
         return 1 + len(self.content)
@@ -240,7 +241,7 @@ class _AddedId(Added):
 
 class _Bpe(_Part):
     type: Literal["BPE"] = "BPE"
-    # Checked after validation, which is slow for a large vocabulary: `tsType` is what the values are then.
+    # The items are checked after validation: pydantic is slow for many. `tsType` is the type of the checked values.
     vocab: Annotated[dict[str, Any], Field(json_schema_extra={"tsType": "Readonly<Record<string, number>>"})]
     merges: Annotated[list[Any], Field(max_length=MAX_MERGES)]
     unk_token: str | None = None
@@ -278,7 +279,7 @@ class _Whole(_Part):
 
 
 class PageTokenizer(_Whole):
-    """The tokenizer.json of an exported page: a checked tokenizer.json, and what the page would compute from others."""
+    """The tokenizer.json of an exported page: a checked file with fields that a page computes for a visitor's file."""
 
     version: Annotated[Literal[3], Field(alias="schema")]
     added_tokens: Annotated[Sequence[_AddedId], Field(max_length=MAX_SPECIAL_TOKENS)]
@@ -294,7 +295,7 @@ def steps(part: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Document:
-    """A checked tokenizer.json: `vocab` maps tokens to ids, `added` does so for tokens that are never split."""
+    """A checked tokenizer.json: `vocab` and `added` (tokens that are never split) map tokens to ids."""
 
     path: Path
     vocab: Mapping[str, int]
@@ -327,7 +328,7 @@ class Document:
 
 
 def checked_document(whole: Mapping[str, Any], path: Path) -> Document | None:
-    """Checks the object of a tokenizer.json, which `path` holds; returns None if its model is not BPE.
+    """Checks the object of the tokenizer.json at `path`; returns None if its model is not BPE.
 
     Raises FileError, naming the field, for a damaged file and for an unsupported part.
     """

@@ -5,7 +5,7 @@ import { VIEWS, PARAMS } from "./features";
 import { readParams, writeParams } from "./stores/link";
 import { route, type View } from "./stores/route";
 
-/** The first view that each model has. */
+/** The first view that every model has. */
 const FIRST = VIEWS.find(({ available }) => !available)!;
 const ALL = [...PARAMS, ...VIEWS.flatMap(({ params }) => params)];
 const KNOWN = new Set(["view", ...ALL.map(({ key }) => key)]);
@@ -13,7 +13,7 @@ const KNOWN = new Set(["view", ...ALL.map(({ key }) => key)]);
 /** Returns the view that is shown. */
 export const currentView = (): View => VIEWS.find(({ name }) => name === route.view.value) ?? FIRST;
 
-/** Applies the address: all of it, or, for an entry of this page's history, the view and the selection within it. */
+/** Applies the address; for an entry of this page's history (`history`), applies only the view and its selection. */
 export function readAddress(history = false): void {
   const link = route.read();
   batch(() => {

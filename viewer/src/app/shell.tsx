@@ -39,7 +39,7 @@ export function App() {
   const has = ({ available }: View) => !available || (manifest !== undefined && available(manifest));
   const wanted = currentView();
   const view = phase === "ready" && !has(wanted) ? VIEWS[0]! : wanted;
-  const known = manifest !== undefined || phase !== "loading"; // until then, it is open which tabs the page has
+  const known = manifest !== undefined || phase !== "loading"; // until then, the page's tabs are unknown
   const tabs = useRef<HTMLElement>(null);
   useEffect(() => {
     // on a phone not all tabs fit
@@ -123,20 +123,20 @@ function Tab({ of: { name, title, icon }, current }: { of: View; current: boolea
   );
 }
 
-/** Moves the focus to the view or a part of it, past the buttons of the header. */
+/** Moves the focus past the buttons of the header: to the part of the view that `skipTo` names, or else to the view. */
 function skip({ skipTo }: View): void {
   const part = skipTo && document.querySelector<HTMLElement>(skipTo.selector);
   (part ?? document.querySelector("main"))?.focus();
 }
 
-/** Lists the settings of a link that this page does not know, for example from another version of the page. */
+/** Lists the settings of a link that are unknown to this page, for example from another version of the page. */
 function UnknownLink() {
   const unknown = route.unknown.value;
   if (!unknown.length) return null;
   const names = unknown.join(", ");
   return (
     <p class={style.unknown} role="status">
-      The link sets {names}, which this page does not know. All other settings of the link are applied.{" "}
+      The link sets {names}, which this page does not support. All other settings of the link are applied.{" "}
       <button class={ui.quiet} onClick={() => (route.unknown.value = [])}>
         Dismiss
       </button>
@@ -144,7 +144,7 @@ function UnknownLink() {
   );
 }
 
-/** A message while the graphics context is lost; after some seconds it offers to reload the page. */
+/** Shows a message while the graphics context is lost, and offers to reload the page after `LONG_LOST` ms. */
 function Lost() {
   const long = useSignal(false);
   const lost = models.lost.value;
@@ -160,7 +160,7 @@ function Lost() {
       {long.value && (
         <>
           {" "}
-          After several losses, a browser may withhold it for two minutes.{" "}
+          After several losses, a browser may withhold the context for two minutes.{" "}
           <button onClick={() => location.reload()}>Reload the page</button>
         </>
       )}
@@ -168,12 +168,12 @@ function Lost() {
   );
 }
 
-/** One sentence about the model: name, size, training data, and where it runs. */
+/** Describes the model: its name, size and training data, and where it runs. */
 function About() {
   const manifest = generation.manifest.value;
   if (models.phase.value === "choosing") {
     return (
-      <>Runs a model file of yours in this browser, on its graphics card: you can inspect every number it computes.</>
+      <>Runs your own model file in this browser, on your graphics card: you can inspect every number it computes.</>
     );
   }
   if (!manifest) return <>A language model that runs in your browser, on your graphics card.</>;
@@ -187,11 +187,10 @@ function About() {
       <b>{model}</b> is a language model{parameters && ` of ${countInWords(parameters)} parameters`}
       {trained_on && `, trained on ${trained_on}`}.{" "}
       {split === "movable" ? (
-        "It runs in your browser. You can move some of its blocks to a server below; " +
+        "It runs in your browser. With the slider below, you can move some of its blocks to a server; " +
         "that server could then read what you type."
       ) : split ? (
-        "It runs partly in your browser: its first blocks run here, the others on a server, which could read " +
-        "what you type."
+        "Its first blocks run in your browser. The other blocks run on a server, which could read what you type."
       ) : (
         <>
           It runs in this browser
@@ -212,7 +211,7 @@ function About() {
   );
 }
 
-/** The same sentence for a model other than the page's own, with the memory that it takes. */
+/** Describes a model other than the page's own: its name, its size, and the memory that it takes. */
 function Other({ name, parameters }: { name: string; parameters: number }) {
   const { model, used } = engine();
   const { weight = 0, ...rest } = model.memory();
@@ -268,7 +267,7 @@ function waitingFor({ done, total, compiled, shaders }: Progress): { what: strin
   return { what: "Starting", share: undefined };
 }
 
-/** Shown until the model can run: the progress, and the recorded generation if this view can show it. */
+/** Shows, until the model can run, the progress, and the recorded generation if this view can show it. */
 function Coming({ view }: { view: View }) {
   const Shown = generation.recorded.value && (view.recorded ?? view.coming);
   return (
@@ -279,7 +278,7 @@ function Coming({ view }: { view: View }) {
   );
 }
 
-/** Grey shapes where the view will be, so that the page does not jump when it appears. */
+/** Shows grey shapes until the view appears, so that the page does not jump then. */
 function Skeleton({ view }: { view: string }) {
   return (
     <div class={style.skeleton} data-view={view} aria-hidden="true">

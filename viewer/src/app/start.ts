@@ -1,5 +1,5 @@
-// Connects the engine with the stores: what happens when the model is ready, when another one is selected, and when the
-// address changes.
+// Connects the engine with the stores: updates them when the model is ready, when another model is selected, and when
+// the address changes.
 
 import { batch, effect, untracked } from "@preact/signals";
 import type { Glgpt } from "../api";
@@ -25,7 +25,7 @@ export function start(engine: Glgpt): void {
   engine.ready.then(begin).catch((error: unknown) => models.fail(error));
 }
 
-/** Shows the model, which is ready now. */
+/** Shows the model. Called once the model is ready. */
 function begin(): void {
   const { engine } = models;
   fit();
@@ -56,7 +56,7 @@ function begin(): void {
   void interventions.begin();
 }
 
-/** Returns the first view that the model has: the Chat view of a chat model. */
+/** Returns the first view that the model has. For a chat model, this is the Chat view. */
 function opening(manifest: Manifest): ViewName {
   return VIEWS.find(({ available }) => available?.(manifest) ?? true)!.name;
 }
@@ -82,7 +82,7 @@ function adopt(): void {
   void generation.write();
 }
 
-/** Applies the address after it changed: an entry of this page's history (`own`), or a pasted link. */
+/** Applies the address after it has changed: to an entry of this page's history (`own`), or to a pasted link. */
 async function follow(own: boolean): Promise<void> {
   const earlier = wanted();
   batch(() => {

@@ -49,7 +49,7 @@ function About() {
   );
 }
 
-/** The phase of the session, in the header. */
+/** Shows the phase of the session, in the header. */
 function Chip() {
   const { phase, title } = headline(state.status.value!);
   const away = state.lost.value !== "";
@@ -85,15 +85,15 @@ function Host() {
   );
 }
 
-/** Shows what is wrong: the server does not answer, or an action failed. */
+/** Shows that the session has ended, that the server does not answer, or that an action failed. */
 function Messages() {
   const silent = (state.now.value - state.heard.value) / 1000;
   return (
     <div class={style.messages}>
       {state.over.value && (
         <Message kind="good">
-          <b>{state.over.value}</b> The server has stopped. The model is in the folder that{" "}
-          <code>glgpt federate serve</code> got as <code>--out</code>.
+          <b>{state.over.value}</b> The server has stopped. The model is in the folder that was given to{" "}
+          <code>glgpt federate serve</code> as <code>--out</code>.
         </Message>
       )}
       {state.lost.value && (
@@ -131,7 +131,7 @@ function Message({ kind, children, onDismiss }: MessageProps) {
   );
 }
 
-/** Shown without a link, or if the link does not work. */
+/** Shows a form for the host's link, to a visitor without a link or with a link that does not work. */
 function Stranger() {
   const link = useSignal("");
   return (

@@ -1,4 +1,4 @@
-// Asks before an action that cannot be undone.
+// The dialog that confirms an action before it runs.
 
 import { useEffect, useRef } from "preact/hooks";
 import { state } from "./state";

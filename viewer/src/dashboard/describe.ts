@@ -11,7 +11,7 @@ export function readFragment(hash: string): Access {
   return fragment.includes(".") && !fragment.includes("=") ? { as: "guest", token: fragment } : { as: "stranger" };
 }
 
-/** Returns the token of a pasted host's link; null for anything else. */
+/** Returns the token of a host link that was pasted; null for any other text. */
 export function hostToken(link: string): string | null {
   const url = URL.parse(link.trim());
   const access = readFragment(url?.hash ?? "");
@@ -28,7 +28,7 @@ export interface Headline {
 
 const devices = (count: number) => `${count} device${count === 1 ? "" : "s"}`;
 
-/** Returns what the session is doing now, and what it waits for. */
+/** Describes what the session is doing now, and what it waits for. */
 export function headline(status: Status): Headline {
   const { done, rounds, round, quorum, members } = status;
   if (done >= rounds) return { phase: "over", title: "Done", text: `All ${rounds} rounds are done.` };
@@ -72,7 +72,7 @@ export interface DeviceState {
   progress?: number;
 }
 
-/** Returns what a device is doing. */
+/** Describes what a device is doing. */
 export function deviceState(device: MemberStatus, { round, local_steps, paused }: Status): DeviceState {
   if (device.aside === "removed") return { kind: "removed", text: "Removed" };
   if (device.aside) return { kind: "aside", text: "Set aside" };
@@ -91,7 +91,7 @@ export function deviceState(device: MemberStatus, { round, local_steps, paused }
 
 const ORDER: DeviceState["kind"][] = ["training", "sent", "waiting", "offline", "aside", "removed"];
 
-/** Returns the devices by number: connected ones first, then offline ones, then those set aside or removed. */
+/** Sorts the devices: connected, then offline, then set aside, then removed; within each of these groups by number. */
 export function ordered(status: Status): MemberStatus[] {
   const rank = (device: MemberStatus) => Math.max(2, ORDER.indexOf(deviceState(device, status).kind));
   return [...status.members].sort((a, b) => rank(a) - rank(b) || a.number - b.number);
@@ -102,7 +102,7 @@ export function expected({ members, quorum }: Status): number {
   return Math.max(quorum, members.filter((m) => m.answered || (m.connections && !m.aside)).length);
 }
 
-/** Estimates the seconds of the remaining rounds from the last five; null: not known yet. */
+/** Estimates the seconds of the remaining rounds from the durations of the last five rounds; null: not known yet. */
 export function secondsLeft({ history, rounds, done }: Status): number | null {
   const last = history.flatMap((r) => (r.seconds === undefined ? [] : [r.seconds])).slice(-5);
   return last.length && done < rounds ? (last.reduce((a, b) => a + b, 0) / last.length) * (rounds - done) : null;

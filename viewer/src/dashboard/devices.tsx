@@ -1,4 +1,4 @@
-// The table of devices: the state of each one, and metrics of its updates.
+// The table of devices: the state of each device, and metrics of its updates.
 
 import type { ComponentChildren } from "preact";
 import { count, decimals, deviceState, ordered, size } from "./describe";
@@ -104,7 +104,7 @@ function Row({ device, status }: { device: MemberStatus; status: Status }) {
   );
 }
 
-/** A table cell; on a phone, a row is shown as a card and each cell with its column's name. */
+/** Shows a table cell. On a phone, each row is a card, in which each cell also shows the name of its column. */
 function Cell({ of, children }: { of: (typeof COLUMNS)[number]; children: ComponentChildren }) {
   return <td data-column={of}>{children}</td>;
 }

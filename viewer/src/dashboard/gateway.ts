@@ -21,7 +21,7 @@ export class Gateway {
     this.client = new RestClient(base, token, TIMEOUT_MS);
   }
 
-  /** Exchanges the single-use token of a host's link for one to store in this tab. */
+  /** Exchanges the single-use token of a host's link for a token that this tab can store. */
   async exchange(): Promise<string> {
     const { token } = await this.client.json<TokenAnswer>("v1/host/token", "POST");
     this.client.token = token;
@@ -67,7 +67,7 @@ export class Gateway {
     return (await this.client.json<QrCode>("v1/qr", "POST", { text })).rows;
   }
 
-  /** Downloads the model as a zip; `onBytes` receives the bytes so far and in total (0: unknown). */
+  /** Downloads the model as a zip. `onBytes` receives the number of bytes so far and in total (0: unknown). */
   async model(onBytes: (received: number, total: number) => void): Promise<Blob> {
     const file = await this.client.bytes("v1/model", onBytes);
     return file.slice(0, file.size, "application/zip");

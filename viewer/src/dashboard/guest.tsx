@@ -1,4 +1,4 @@
-// Shown when an invitation for a desktop is opened in a browser: the two ways to join.
+// Shows the two ways to join when an invitation for a desktop is opened in a browser.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";

@@ -77,7 +77,7 @@ function New({ ended }: { ended: boolean }) {
   );
 }
 
-/** The links of one invitation, and a QR code for a phone. */
+/** Shows the links of one invitation, and a QR code for a phone. */
 function Link({ token, page }: { token: string; page: boolean }) {
   const { browser, desktop } = links(state.base, token);
   return (

@@ -28,7 +28,7 @@ export function Now({ status }: { status: Status }) {
   );
 }
 
-/** Progress bars of the session and of the open round. */
+/** Shows progress bars of the session and of the open round. */
 function Meters({ status, ended }: { status: Status; ended: boolean }) {
   const { done, rounds, round, quorum, paused } = status;
   const left = secondsLeft(status);

@@ -8,7 +8,7 @@ import { hostToken, open, readFragment, type Access } from "./describe";
 import { Gateway } from "./gateway";
 
 const POLL_MS = 1000;
-const POLL_SHARE = 4; // the pause between two requests is at least this many times the duration of the last one
+const POLL_SHARE = 4; // the pause after a request is at least this many times as long as the request
 const INVITATIONS_MS = 10_000;
 
 interface Kept {
@@ -33,10 +33,10 @@ class DashboardStore {
   private readonly key = `glgpt host ${new URL(this.base).pathname}`;
 
   readonly access = signal<Access>({ as: "stranger" });
-  /** Why the host's link does not work. */
+  /** The reason why the host's link does not work; empty if it works. */
   readonly denied = signal("");
   readonly status = signal<Status | null>(null);
-  /** Time (ms) of the server's last answer, and why it does not answer now (empty: it does). */
+  /** Time (ms) of the server's last answer. `lost`: the reason why the server does not answer now; "": it answers. */
   readonly heard = signal(0);
   readonly lost = signal("");
   /** Describes how the session ended, once the server has stopped; empty before. */
@@ -62,7 +62,7 @@ class DashboardStore {
   readonly reachable = computed(() => this.status.value !== null && !this.lost.value && !this.over.value);
 
   private gateway: Gateway | null = null;
-  private ending = false; // the host ended the session here
+  private ending = false; // true once the host has ended the session in this tab
   private listing = 0; // number of requests for the invitations
 
   // -- who opened the page ------------------------------------------------------------------------------------------
@@ -77,8 +77,9 @@ class DashboardStore {
   }
 
   /**
-   * Reads the link. The host's token is removed from the address, which others may see on a shared screen, and
-   * exchanged for another one: the link works only once, since the browser's history may contain it.
+   * Reads the link. If the browser can store the host's token, removes it from the address, because others may see the
+   * address on a shared screen, and exchanges it for another token. A link works only once, because the browser's
+   * history may contain it.
    */
   start(): void {
     const kept = this.stored();
@@ -106,7 +107,10 @@ class DashboardStore {
     this.host(token, this.store(token));
   }
 
-  /** Shows the session to its host. A link's token is exchanged first; if it was already used, `before` is used. */
+  /**
+   * Shows the session to its host. With `link`, first exchanges the token, which is that of a link; if the server
+   * rejects it, uses the token that `before` has stored.
+   */
   private host(token: string, link = false, before: Kept | null = null): void {
     batch(() => {
       this.access.value = { as: "host", token };
@@ -118,7 +122,7 @@ class DashboardStore {
 
   // -- what the server reports --------------------------------------------------------------------------------------
 
-  /** Polls the status until the session is over or the token is rejected; first exchanges a link's token. */
+  /** Polls the status until the session is over or the token is rejected. With `link`, exchanges the token first. */
   private async watch(from: Gateway, link: boolean, before: Kept | null): Promise<void> {
     let asked = -Infinity;
     while (this.gateway === from && !this.over.value) {
@@ -153,7 +157,7 @@ class DashboardStore {
     }
   }
 
-  /** Reads the invitations; an answer to an earlier request never replaces a later one. */
+  /** Reads the invitations. The answer to an earlier request never replaces the answer to a later request. */
   private async list(from: Gateway): Promise<void> {
     const mine = ++this.listing;
     const found = await from.invitations();
@@ -182,7 +186,7 @@ class DashboardStore {
 
   // -- what the host does -------------------------------------------------------------------------------------------
 
-  /** Runs an action unless it is already running; `what` names it in the error message. */
+  /** Runs an action unless it is already running; `what` is the name of the action in the error message. */
   private async act(name: string, what: string, run: (gateway: Gateway) => Promise<void>): Promise<void> {
     const { gateway } = this;
     if (!gateway || this.busy.value.has(name)) return;

@@ -1,5 +1,6 @@
-// The inputs of a training step: windows of the text, the index for the embedding's gradient, the learning rate. The
-// cases in tests/page/shared_cases.json check that Python computes the same.
+// Computes the inputs of a training step: windows of the text (`context` consecutive tokens each), the index for the
+// embedding's gradient, and the learning rate. The cases in tests/page/shared_cases.json check that Python computes the
+// same values.
 
 import type { Schedule } from "../runtime/engine/manifest";
 import { PageError } from "../runtime/gl/errors";
@@ -12,7 +13,7 @@ function hash(x: number): number {
   return (x ^ (x >>> 16)) >>> 0;
 }
 
-/** Returns `rows` pseudo-random numbers from 0 to `count` - 1, hashes of (seed, step, row). */
+/** Returns `rows` pseudo-random numbers from 0 to `count` - 1. They are hashes of (seed, step, row). */
 export function starts(seed: number, step: number, rows: number, count: number): number[] {
   return Array.from({ length: rows }, (_, row) => {
     const high = hash(hash(hash(seed >>> 0) + step) + row);
@@ -22,7 +23,7 @@ export function starts(seed: number, step: number, rows: number, count: number):
   });
 }
 
-/** Returns the ids of windows, at index t * windows + window, and the target that follows each id. */
+/** Returns the ids of windows and the target that follows each id. Both are at index t * number of windows + window. */
 export function windows(
   ids: Ids,
   first: readonly number[],
@@ -48,8 +49,9 @@ export function fixedWindows(length: number, context: number, tokens: number): n
 }
 
 /**
- * Returns the index by which an embedding's gradient is gathered. `order`: (row, id % 4, 0, 0) of the rows sorted by
- * id; `runs`: for each group of four ids, (first, end, 0, 0) in `order`.
+ * Returns the index by which an embedding's gradient is gathered. `order` has a texel (row, id % 4, 0, 0) for each row,
+ * sorted by id. `runs` has a texel (first, end, 0, 0) for each group of four ids: the group's range in `order`, without
+ * `end`.
  */
 export function sortedIndex(ids: Float32Array, vocab: number): { order: Float32Array; runs: Float32Array } {
   const groups = Math.ceil(vocab / 4);
@@ -79,7 +81,7 @@ export interface Rates {
   schedule: Schedule;
 }
 
-/** Throws unless `lr` is above 0 and a 32-bit float can hold it, as the shaders' uniforms do. */
+/** Throws PageError unless `lr` is above 0 and fits a 32-bit float, which the shaders' uniforms are. */
 export function checkRate(lr: number): void {
   if (!(lr > 0 && Number.isFinite(Math.fround(lr)))) {
     throw new PageError(`The learning rate is ${lr}; it must be above 0 and at most 3.4e38.`);
@@ -96,7 +98,7 @@ export function rateAt(s: Rates, step: number): number {
   return s.min_lr + (s.lr - s.min_lr) * share;
 }
 
-/** Returns the byte at which a text is split into training and validation parts, between two characters. */
+/** Returns the byte at which the validation part, the share `last` of a text, begins: the first byte of a character. */
 export function splitAt(bytes: Uint8Array, last: number): number {
   let at = Math.floor(bytes.length * (1 - last));
   while (at < bytes.length && (bytes[at]! & 0xc0) === 0x80) at++;

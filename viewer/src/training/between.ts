@@ -1,6 +1,6 @@
-// Work that waits for the time between two training steps.
+// Queues work that must run between two training steps.
 
-/** Returns true if an error comes from a lost graphics context. */
+/** True if an error comes from a lost graphics context. */
 type IsLost = (error: unknown) => boolean;
 
 export class Between {
@@ -8,12 +8,12 @@ export class Between {
 
   constructor(private readonly isLost: IsLost) {}
 
-  /** True if work waits. */
+  /** True if work is queued. */
   get waits(): boolean {
     return this.tasks.length > 0;
   }
 
-  /** Resolves when the work is done. Work interrupted by a lost context waits again, for the restored one. */
+  /** Queues work. Resolves when the work is done. Work that a lost context interrupts is queued again. */
   add(work: () => Promise<unknown>): Promise<void> {
     return new Promise((resolve, reject) => {
       const task = async () => {
@@ -30,12 +30,12 @@ export class Between {
     });
   }
 
-  /** Does the waiting work. After an error, the remaining work stays queued. */
+  /** Runs the queued work. After an error, the remaining work stays queued. */
   async run(): Promise<void> {
     for (let work = this.tasks.shift(); work; work = this.tasks.shift()) await work();
   }
 
-  /** Does the waiting work after the training has failed; callers that wait receive the errors. */
+  /** Runs the queued work after the training has failed. The callers of `add` receive the errors. */
   async flush(): Promise<void> {
     for (const work of this.tasks.splice(0)) await work().catch(() => {});
   }

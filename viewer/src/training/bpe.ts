@@ -7,17 +7,17 @@ import { GPT2 } from "../runtime/generated/patterns";
 
 export const EOS = "<|endoftext|>";
 export const SMALLEST = 257;
-/** Maximum bytes of a word; longer words are split for training, the same as on the desktop. */
+/** Maximum bytes of a word. Longer words are split for training, as on the desktop. */
 const MAX_WORD = 1024;
 const WORDS = new RegExp(GPT2, "gu");
 
-/** Bytes in the order of their ids, which is the order of their letters. */
+/** Bytes in the order of their ids, which is the order of the letters that stand for the bytes. */
 const ORDER = Array.from(LETTERS.keys()).sort((a, b) => LETTERS[a]!.charCodeAt(0) - LETTERS[b]!.charCodeAt(0));
 
 export interface Bpe {
-  /** Token texts by id, in letters. */
+  /** Token texts by id. As in GPT-2's vocab.json, a letter stands for each byte. */
   vocab: string[];
-  /** Pairs of ids, in order. */
+  /** Pairs of ids, in the order in which they are merged. */
   merges: [number, number][];
 }
 
@@ -30,7 +30,7 @@ interface Candidate {
   words: Set<number>;
 }
 
-/** Orders pairs by frequency, the most frequent first; equal ones by their ids. */
+/** Orders pairs by frequency, the most frequent first. Equally frequent pairs are ordered by their ids. */
 function before(a: Candidate, b: Candidate): boolean {
   return a.count !== b.count ? a.count > b.count : a.left !== b.left ? a.left < b.left : a.right < b.right;
 }
@@ -54,8 +54,8 @@ function countWords(text: string, progress: OnProgress): Map<string, number> {
 }
 
 /**
- * Trains a vocabulary of `size` tokens. Throws BpeError if the size is too small, or if the text gives fewer tokens and
- * `fewer` is false.
+ * Trains a vocabulary of `size` tokens. Throws BpeError if the size is too small. If the text gives fewer tokens,
+ * throws BpeError unless `fewer` is true.
  */
 export function trainBpe(text: string, size: number, progress: OnProgress = () => {}, fewer = false): Bpe {
   if (size < SMALLEST) throw new BpeError(`A vocabulary of ${size} is too small; the minimum is ${SMALLEST}.`);
@@ -131,7 +131,7 @@ export function trainBpe(text: string, size: number, progress: OnProgress = () =
   return { vocab, merges: [...merges.values()] };
 }
 
-/** Replaces every pair (left, right) in a word; calls `change` for each pair that disappears (-1) or appears (1). */
+/** Replaces every pair (left, right) in a word. Calls `change` for each pair that disappears (-1) or appears (1). */
 function mergeWord(
   word: number[],
   left: number,
@@ -221,7 +221,7 @@ export function measure(text: string, bpe: Bpe): Cut {
   return { tokens: ids.length, bytes: new TextEncoder().encode(text).length, counts };
 }
 
-/** Returns, of the tokens made by a merge, the `many` with the most bytes and the `many` that occur least often. */
+/** Returns two lists of `many` tokens made by a merge: those with the most bytes, and those that occur least often. */
 export function extremes({ vocab }: Bpe, counts: Uint32Array, many: number): { longest: number[]; rarest: number[] } {
   const made = Array.from(vocab.keys()).slice(SMALLEST);
   return {

@@ -1,4 +1,4 @@
-// The state from which a training continues, and the files of its model.
+// Reads the state from which a training continues, and returns the files of its model.
 
 import { digest } from "../runtime/engine/loader";
 import type { Rates } from "./batches";
@@ -28,7 +28,7 @@ export interface Checkpoint {
   scores?: Score[];
 }
 
-/** Reads the state of a trainer, with the rates with which it continues. */
+/** Reads the state of a trainer, and the rates with which the training continues. */
 export async function readState(
   { offer, rates, seed }: Plan,
   trainer: Trainer,

@@ -1,11 +1,11 @@
-// Cleans up and inspects a text, like glgpt/data.
+// Cleans up and inspects a text, as glgpt/data does.
 
 import { splitAt } from "./batches";
 
 export const CLEANING = ["headers", "lines", "blanks", "duplicates"] as const;
 export type CleaningStep = (typeof CLEANING)[number];
 
-/** The effect of a clean-up step: the number of characters removed, and of places where it removed any. */
+/** The effect of a clean-up step: the numbers of removed characters and of places where characters were removed. */
 export interface Removed {
   step: CleaningStep;
   characters: number;
@@ -18,7 +18,7 @@ export interface Inspection {
   lines: number;
   /** Number of distinct characters. */
   distinct: number;
-  /** Each script's share of the letters, greatest first. */
+  /** Each script's (writing system's) share of the letters, the greatest first. */
   scripts: Record<string, number>;
   /** Bytes held back for validation and scoring. */
   held_back: number;
@@ -26,7 +26,7 @@ export interface Inspection {
 
 // These patterns take linear time on any text: the lookahead ends the search for `***` in a line without an end, and
 // the lookbehinds let a run start only at its first character. A line begins only after LF, as in Python; with the flag
-// `m` it would also begin after CR.
+// `m`, a line would also begin after CR.
 const BEGIN = /(?<![^\n])\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n/;
 const END = /(?<![^\n])\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG/;
 const LAST_LINES = /(?<![\r\n])[\r\n]+$/;

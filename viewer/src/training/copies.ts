@@ -1,13 +1,17 @@
-// Measures the words and runs of characters that a text shares with its training text; like glgpt/scoring/samples.py.
+// Measures the words and runs of characters that a text shares with its training text, as glgpt/scoring/samples.py
+// does.
 
 export const RUN = 20; // minimum characters in a row that count as a copy
 
 export interface Copies {
-  /** The share of the sample's words that the training text has; null if the sample has no words. */
+  /** The share of the sample's words that also occur in the training text; null if the sample has no words. */
   known_words: number | null;
-  /** Number of characters of the longest run that the training text has too. */
+  /** Number of characters of the longest run that also occurs in the training text. */
   longest_copy: number;
-  /** The share of the sample's runs of RUN characters that the training text has; null if the sample is shorter. */
+  /**
+   * Of the sample's runs of RUN characters, the share that also occurs in the training text; null if the sample has
+   * fewer characters than RUN.
+   */
   copied_runs: number | null;
 }
 
@@ -23,7 +27,7 @@ export function copies(sample: string, training: string): Copies {
   const known = new Set<string>();
   for (const { 0: word } of training.matchAll(/\p{L}+/gu)) known.add(word.toLowerCase());
   const found = words(sample);
-  const runs = lengths.slice(RUN - 1); // one run per character at which it ends
+  const runs = lengths.slice(RUN - 1); // one run per character: the run that ends there
   return {
     known_words: found.length ? found.filter((word) => known.has(word)).length / found.length : null,
     longest_copy: Math.max(0, ...lengths),
@@ -31,13 +35,13 @@ export function copies(sample: string, training: string): Copies {
   };
 }
 
-/** The suffix automaton of a sample (Blumer et al. 1985): reads a text and records the substrings that both share. */
+/** The suffix automaton of a sample (Blumer et al. 1985). Records which of its substrings occur in a text. */
 class Automaton {
   private readonly next = [new Map<string, number>()];
   private readonly link = [-1];
   private readonly length = [0];
   private readonly best = [0];
-  private readonly ends: number[] = []; // the state of each prefix
+  private readonly ends: number[] = []; // the state that each prefix of the sample leads to
 
   constructor(sample: string) {
     for (const char of sample) this.append(char);
@@ -67,7 +71,7 @@ class Automaton {
       this.next[last]!.set(char, clone);
   }
 
-  /** Records for each state the longest of its substrings that ends anywhere in the text. */
+  /** Records for each state the length of its longest substring that occurs in the text. */
   read(text: string): void {
     let state = 0;
     let matched = 0;

@@ -1,4 +1,5 @@
-// Encodes the parameters that a page sends to a federation's gateway: one vector, in frames of at most 1 MiB.
+// Encodes the update that a page sends to a federation's gateway, and picks the windows of the page's shard, which is
+// its part of the session's text.
 
 import { toFloat16 } from "../runtime/gl/float16";
 import { encodeInt8 } from "../runtime/gl/int8";
@@ -8,7 +9,7 @@ import { starts } from "./batches";
 
 export type Dtype = (typeof DTYPES)[number];
 
-/** Returns the starts of a step's windows: of `count` positions, those whose remainder modulo m is i. */
+/** Returns the starts of a step's windows in the shard [i, m]: positions below `count` with remainder i modulo m. */
 export function shardStarts(
   seed: number,
   step: number,

@@ -1,4 +1,5 @@
-// A page as a member of a federation: joins by an invitation and trains rounds.
+// Makes the page a member of a federation, in which several devices train one model. Joins by an invitation. In each
+// round, trains the host's parameters for some steps and sends back the change.
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import type { Offer } from "../runtime/engine/manifest";
@@ -54,7 +55,7 @@ const SHOWN = [
   "paused",
 ] as const;
 
-/** The state of a membership, for those who show it. */
+/** The state of a membership that a page shows. */
 export type FederationState = Readonly<Pick<Federation, (typeof SHOWN)[number]>>;
 
 /** The page's membership in a session. */
@@ -76,7 +77,7 @@ export class Federation {
   others: readonly MemberRow[] = [];
   /** True while the host starts and ends no rounds. */
   paused = false;
-  /** Resolves when the session is over or the page has left. Rejects if the page cannot take part, or no longer. */
+  /** Resolves when the session is over or the page has left. Rejects if the page cannot take part or continue. */
   readonly done: Promise<void>;
   private end!: () => void;
   private giveUp!: (error: Error) => void;
@@ -280,7 +281,7 @@ export class Federation {
     const { attempt, why = "no reason was given" } = said;
     if (attempt !== undefined && attempt !== current?.message.attempt) return;
     this.lastAnswer = said.type === "accepted" ? "accepted" : `rejected: ${why}`;
-    if (!current || (attempt === undefined && !current.update)) return; // a message that is not valid, but no update
+    if (!current || (attempt === undefined && !current.update)) return; // the host rejected another message
     current.answered = true;
     this.showRound();
     this.wake();
@@ -336,11 +337,11 @@ export class Federation {
       kept.state = await this.device.state(lr);
       await this.membership.keep();
     } catch (error) {
-      if (!isLost(error, this.device.device)) throw error; // else the round is restarted on the next context
+      if (!isLost(error, this.device.device)) throw error; // after a lost context, the round is restarted
     }
   }
 
-  /** Creates a new trainer after a lost context, with the saved moments. */
+  /** Creates a new trainer after a lost context, and restores its saved state. */
   private async rebuild(terms: Terms): Promise<void> {
     this.say("opening", "Waiting for the graphics context");
     ({ trainer: this.trainer } = await this.training.lend(terms.digest, terms.settings.seed));

@@ -1,12 +1,12 @@
-// Fetches a text that the visitor asks for, and decodes it.
+// Fetches a text from an address that the visitor gives, and decodes it.
 
 import { fetchStream, type StreamOptions } from "../runtime/io/fetch-stream";
 import { PageError } from "../runtime/gl/errors";
 import { pause } from "../runtime/gl/wait";
 
-/** Maximum bytes of a text: what works in a gigabyte of script memory. */
+/** Maximum bytes of a text. A page with a gigabyte of script memory can still process a text of this size. */
 export const MAX_BYTES = 100_000_000;
-const TIME_LIMIT_MS = 3_600_000; // for all tries together
+const TIME_LIMIT_MS = 3_600_000; // maximum ms for all tries together
 
 export interface FetchOptions extends Pick<
   StreamOptions,
@@ -18,16 +18,16 @@ export interface FetchOptions extends Pick<
 
 export interface FetchedText {
   text: string;
-  /** Its address, the time of the fetch, and its size in bytes as received. */
+  /** The text's address, the time of the fetch, and the number of bytes received. */
   source: string;
   date: string;
   bytes: number;
 }
 
-/** Thrown if bytes are invalid in the encoding. `TextFetcher` retains them, so that another encoding needs no fetch. */
+/** Thrown if bytes are invalid in the encoding of a text. */
 export class WrongEncoding extends PageError {}
 
-/** Returns the URL of an address on the page's origin or in `origins` (null: any). Throws PageError for any other. */
+/** Returns the URL of an address on the page's origin or in `origins` (null: any). Otherwise throws PageError. */
 export function allowed(address: string, origins: readonly string[] | null): URL {
   let url: URL;
   try {
@@ -90,7 +90,7 @@ async function decoded(url: URL, chunks: Chunks, encoding: string): Promise<stri
   return parts.join("");
 }
 
-/** Fetches texts, and retains the bytes of one that is not valid in its encoding. */
+/** Fetches texts. If a text is not valid in its encoding, keeps the bytes: another encoding needs no new download. */
 export class TextFetcher {
   private held: { address: string; chunks: Chunks } | null = null; // bytes to decode in another encoding
 

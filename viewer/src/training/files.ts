@@ -1,4 +1,5 @@
-// The files of a saved model: those of Hugging Face, and the state from which `Trainer.load` resumes on the desktop.
+// Writes and reads the files of a saved model: the files of Hugging Face, and the state from which `Trainer.load`
+// resumes on the desktop.
 
 import { LETTERS } from "../runtime/engine/byte-letters";
 import { strToU8, unzipSync, zipSync } from "fflate";
@@ -15,7 +16,7 @@ export interface Tensor {
 export type Tensors = Map<string, Tensor>;
 export type Files = Record<string, Uint8Array<ArrayBuffer>>;
 
-/** Writes a safetensors file: the header's length, the header as JSON, the numbers. */
+/** Writes a safetensors file: the header's length, the header as JSON, and the numbers. */
 export function writeSafetensors(tensors: Tensors, metadata: Record<string, string>): Uint8Array<ArrayBuffer> {
   const header: Record<string, unknown> = { __metadata__: metadata };
   let at = 0;
@@ -38,7 +39,8 @@ export function writeSafetensors(tensors: Tensors, metadata: Record<string, stri
 }
 
 export function readSafetensors(bytes: Uint8Array): { tensors: Tensors; metadata: Record<string, string> } {
-  const fail = (why: string) => new PageError(`This is not a safetensors file of 32-bit floats: ${why}.`);
+  const fail = (why: string) =>
+    new PageError(`The model's .safetensors file is invalid: ${why}. Save the model again with 32-bit floats.`);
   if (bytes.length < 8) throw fail("it is too short");
   const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
   if (!(size > 1 && 8 + size <= bytes.length)) throw fail("its header is incomplete");
@@ -66,7 +68,7 @@ export function readSafetensors(bytes: Uint8Array): { tensors: Tensors; metadata
   return { tensors, metadata };
 }
 
-/** Returns the files of a GPT-2 tokenizer; with null, one token per byte and no merges. */
+/** Returns the files of a GPT-2 tokenizer. If `bpe` is null, the tokenizer has one token per byte and no merges. */
 export function tokenizerFiles(bpe: Bpe | null): Files {
   const vocab: Record<string, number> = {};
   if (bpe) bpe.vocab.forEach((token, id) => (vocab[token] = id));
@@ -80,7 +82,7 @@ export function tokenizerFiles(bpe: Bpe | null): Files {
     eos_token: eos,
     unk_token: eos,
   };
-  // The JSON is built by hand, since a JavaScript object lists keys that look like numbers first.
+  // The JSON is built by hand, because a JavaScript object lists keys that look like numbers first.
   const pairs = Object.entries(vocab).sort((a, b) => a[1] - b[1]);
   return {
     "vocab.json": strToU8(`{${pairs.map(([token, id]) => `${JSON.stringify(token)}:${id}`).join()}}`),
@@ -89,7 +91,7 @@ export function tokenizerFiles(bpe: Bpe | null): Files {
   };
 }
 
-/** Reads a tokenizer written by `tokenizerFiles` or the desktop; null: one token per byte. */
+/** Reads a tokenizer written by `tokenizerFiles` or the desktop; returns null if it has one token per byte. */
 export function readTokenizer(files: Files): Bpe | null {
   const text = (name: string) => {
     const data = files[name];
@@ -124,13 +126,16 @@ export interface About {
   lr: number;
   seed: number;
   step: number;
-  /** In f16, the loss scale of the next step. */
+  /** The loss scale of the next step, if the training computes in f16. */
   loss_scale?: Scale;
 }
 
 export const MOMENTS = ["moment", "squares"] as const;
 
-/** Returns the parameters of each tensor of a checkpoint, which holds their rows one after another. */
+/**
+ * Returns, by the name of each tensor of a checkpoint, the parameters that the tensor stores. A tensor may store the
+ * rows of several parameters one after another.
+ */
 function storedTensors(offer: Offer): Map<string, Offer["parameters"]> {
   const found = new Map<string, Offer["parameters"]>();
   for (const parameter of offer.parameters) {
@@ -153,7 +158,7 @@ function joined(parts: Tensor[]): Tensor {
   return { shape: [rows, ...first.shape.slice(1)], data };
 }
 
-/** Returns the files of a folder that the desktop loads, from a state with parameters and moments by name. */
+/** Returns the files of a model folder that the desktop can load. `state` has the parameters and AdamW's moments. */
 export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bpe | null): Files {
   const { tensors } = readSafetensors(state);
   const named: Tensors = new Map();
@@ -177,7 +182,7 @@ export function zip(files: Files): Uint8Array<ArrayBuffer> {
   return zipSync(files, { level: 0 });
 }
 
-/** Reads the files that the user chose, single files or a zip of them, by their names without folders. */
+/** Reads the files that the user chose. Returns them by name, without folders; a zip file is unpacked. */
 export async function chosenFiles(list: Iterable<File>): Promise<Files> {
   const found: Files = {};
   for (const file of list) {
@@ -197,7 +202,7 @@ export async function chosenFiles(list: Iterable<File>): Promise<Files> {
   return found;
 }
 
-/** A model to continue training. A model from elsewhere has no state: only parameters, and 0 steps. */
+/** A model whose training can continue. Without a saved state, `about` is null and training starts at step 0. */
 export interface Loaded {
   config: Record<string, unknown>;
   state: Uint8Array<ArrayBuffer>;

@@ -1,4 +1,5 @@
-// The connection to a federation's gateway: messages, and parameters in frames. See docs/reference/protocols.md.
+// Connects to a federation's gateway: sends and receives messages, and parameters in frames. See
+// docs/reference/protocols.md.
 
 import { untracked } from "@preact/signals-core";
 import type { ClientMessage, GatewayMessage, Join, RoundMessage } from "../runtime/generated/federation-messages";
@@ -15,17 +16,17 @@ const TIMES = {
   stall: STALL,
 };
 
-/** The member that a connection is for. */
+/** The member that uses a connection. */
 export interface GatewayClient {
-  /** Returns true while a server is needed. */
+  /** Returns true while the member needs the connection. */
   wanted: () => boolean;
-  /** Returns the first message. */
+  /** Returns the first message of a connection, with which the member joins. */
   join: () => Join;
-  /** Takes a message. */
+  /** Handles a message. */
   heed: (message: GatewayMessage) => void;
-  /** Takes a round's parameters. */
+  /** Receives a round's parameters and starts the round. */
   start: (message: RoundMessage, parameters: Float32Array) => void;
-  /** Takes the state of the connection, and what is wrong with it. */
+  /** Receives the state of the connection, and its problem if it has one. */
   follow: (status: SocketStatus, problem: string) => void;
 }
 
@@ -59,7 +60,7 @@ export class GatewaySocket {
     );
   }
 
-  /** Connects, and again whenever the connection is lost; `follow` receives why it fails. */
+  /** Connects, and connects again whenever the connection is lost. `follow` receives the reasons of failures. */
   connect(): void {
     this.socket.connect().catch(() => {});
   }
@@ -68,7 +69,7 @@ export class GatewaySocket {
     this.socket.send(JSON.stringify(message));
   }
 
-  /** Sends the frames of an update, without the first `have`. */
+  /** Sends an update in frames of `FRAME` bytes, without the first `have` frames, which the host has already. */
   upload(bytes: Uint8Array<ArrayBuffer>, have: number): void {
     for (let at = have * FRAME; at < bytes.length; at += FRAME) this.socket.send(bytes.subarray(at, at + FRAME));
   }
@@ -78,13 +79,13 @@ export class GatewaySocket {
     this.socket.close();
   }
 
-  /** Ends the connection; `follow` is not called any more. */
+  /** Ends the connection. `follow` is not called any more. */
   close(): void {
     this.unfollow();
     this.socket.close();
   }
 
-  /** Takes a message. Returns its type; "": it is a part of a round's parameters. */
+  /** Handles a message. Returns its type, or "" for a part of a round's parameters. */
   private receive(data: SocketData): string {
     if (typeof data !== "string") {
       this.frame(new Uint8Array(data));

@@ -1,4 +1,4 @@
-// An invitation to a federation: its link, and the REST calls that an invited device makes.
+// Parses an invitation to a federation, and makes the REST calls of an invited device.
 
 import { PageError } from "../runtime/gl/errors";
 import type { Terms } from "../runtime/generated/federation-messages";
@@ -44,7 +44,7 @@ export class Invitation {
     return this.client.json("v1/session");
   }
 
-  /** Returns the session's tokenizer; null: bytes. */
+  /** Returns the session's tokenizer; null: one token per byte. */
   async tokenizer(): Promise<Bpe | null> {
     const files = await this.client.json<Record<string, string>>("v1/session/tokenizer");
     const encoder = new TextEncoder();

@@ -1,7 +1,7 @@
-// The factor of the loss that keeps gradients within the range of f16. The cases in tests/page/shared_cases.json check
-// that glgpt/training/loss_scale.py computes the same.
+// Chooses the factor of the loss that keeps gradients within the range of f16. The cases in
+// tests/page/shared_cases.json check that glgpt/training/loss_scale.py chooses the same factors.
 
-/** A power of two, and the number of steps taken with it. */
+/** A loss scale (`value`, a power of two), and the number of steps taken with it. */
 export interface Scale {
   value: number;
   steps: number;

@@ -1,4 +1,5 @@
-// Stores what a member of a federation needs at a later visit: the key to rejoin with, and the state of its training.
+// Stores what a member of a federation needs at a later visit: the key with which it rejoins, and the state of its
+// training.
 
 import type { About } from "./files";
 import type { Store } from "./store";
@@ -16,7 +17,10 @@ export class Membership {
 
   constructor(private readonly store: Store) {}
 
-  /** Loads the key and the state of an earlier visit. Each tab locks its own slot, since each tab is a member. */
+  /**
+   * Loads the key and the state of an earlier visit. They are stored in numbered slots. Each tab is a member, so it
+   * locks a slot that no other tab has locked.
+   */
   async open(session: string): Promise<void> {
     for (let slot = 0; ; slot++) {
       const name = `federation ${session} ${slot}`;

@@ -1,5 +1,5 @@
-// N-gram models of a training text, as a model's baselines. They use Witten-Bell smoothing, like
-// glgpt/scoring/ngrams.py.
+// Computes n-gram models of a training text, which are the baselines of a trained model. They use Witten-Bell
+// smoothing, like glgpt/scoring/ngrams.py.
 
 import type { Ids } from "./batches";
 import { noPredictions, type Predictions } from "./predictions";
@@ -8,7 +8,7 @@ export const NGRAMS = ["unigram", "bigram", "trigram"] as const;
 type Progress = (share: number) => void;
 const REPORT = 1 << 20; // tokens between two reports
 
-/** Counts how often each token followed each of the given contexts. */
+/** Counts how often each token follows each of the given contexts. A context is the previous one or two tokens. */
 class Followers {
   private readonly of = new Map<number, Map<number, number>>();
 
@@ -21,7 +21,7 @@ class Followers {
     if (found) found.set(token, (found.get(token) ?? 0) + 1);
   }
 
-  /** Returns the distribution after a context, from the distribution after the shorter context. */
+  /** Returns the distribution after a context: a mix of its counts and `shorter`, the one after the shorter context. */
   mixed(context: number, shorter: Float64Array): Float64Array {
     const found = this.of.get(context);
     if (!found?.size) return shorter;

@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals-core";
 
-/** Turns properties into signals: reading one in an effect, a computed signal or a component subscribes to it. */
+/** Turns properties into signals. Effects, computed signals and components that read one subscribe to its changes. */
 export function observe<T extends object>(target: T, names: readonly (keyof T)[]): void {
   for (const name of names) {
     const value = signal(target[name]);

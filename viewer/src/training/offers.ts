@@ -1,4 +1,5 @@
-// The sizes that the page can train: the list of sizes and texts, and their programs for this device.
+// Loads the list of texts and offers with which the page can train, and chooses the programs for this device. An offer
+// is a size of the model with a tokenizer.
 
 import { parseProgram, type Offer, type Recording, type TrainingIndex } from "../runtime/engine/manifest";
 import type { Model } from "../runtime/engine/model";
@@ -8,7 +9,7 @@ import { must, PageError } from "../runtime/gl/errors";
 import { check } from "../runtime/gl/player";
 import type { Program } from "../runtime/gl/program";
 
-const SHARE = 0.6; // the speed of a step relative to that of its products: 0.5 on an H200, 0.7 on software GL
+const SHARE = 0.6; // speed of a step relative to its matrix products; measured: 0.5 on an H200, 0.7 on software GL
 
 export class Offers {
   private listed: TrainingIndex | null = null;
@@ -32,7 +33,7 @@ export class Offers {
     return must(this.listed, "training.json");
   }
 
-  /** Returns a size by its name and tokenizer, by default the first. Throws PageError if the page lacks it. */
+  /** Returns a size by its name and tokenizer, by default the first size. Throws PageError if the page lacks it. */
   offer(preset?: string, tokenizer?: string): Offer {
     const { sizes } = this.index;
     const named = sizes.filter((s) => s.name === (preset ?? sizes[0]!.name));
@@ -43,7 +44,7 @@ export class Offers {
     throw new PageError(`This page cannot train ${wanted}; it can train ${known}.`);
   }
 
-  /** Estimates a training's operations per second on this device from the probe of products; 0: not measured. */
+  /** Estimates a training's operations per second on this device from the probe of products; 0: no probe was run. */
   async rate(): Promise<number> {
     if (!this.model().kernels.probe) await this.measured();
     const { loader, kernels, recording, options } = this.model();
@@ -64,7 +65,7 @@ export class Offers {
     return (await this.model().loader.packed(found.file)) as string;
   }
 
-  /** Returns the files of the bundled texts and of the programs that `create` plays with this recording's kernel. */
+  /** Returns the names of the files of the bundled texts and of the training's programs for this recording's kernel. */
   async files({ kernel }: Recording = this.model().recording): Promise<string[]> {
     const { sizes, texts } = await this.ready();
     const played = sizes.map((offer) => this.suiting(offer, kernel));
@@ -74,7 +75,7 @@ export class Offers {
     ];
   }
 
-  /** Returns a size's programs for the kernel chosen for this device, or for the one that a training began with. */
+  /** Returns a size's programs for the kernel `kept`, with which a training began, or else for this device's kernel. */
   suiting(offer: Offer, kept?: string): Offer["programs"][number] {
     const { device, recording, modelOptions } = this.model();
     const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);

@@ -1,4 +1,4 @@
-// The plan of a training, fixed when it is created.
+// Defines the plan of a training, which is fixed when the training is created.
 
 import type { Offer } from "../runtime/engine/manifest";
 import type { Ids, Rates } from "./batches";
@@ -7,9 +7,12 @@ import type { Origin } from "./training";
 
 export interface Plan {
   offer: Offer;
-  /** The kernel of its program. Programs that share its textures must be recorded for the same kernel. */
+  /**
+   * The kernel (variant of the matrix product) of the training program. Programs that share its textures must be
+   * recorded for the same kernel.
+   */
   kernel: string;
-  /** The text of the ids; null: ids were given. */
+  /** The text to train on; null: ids were given instead. */
   text: string | null;
   origin: Origin | null;
   bpe: Bpe | null;

@@ -1,4 +1,5 @@
-// A predictor's results for each token of a text, and metrics computed from them; like glgpt/scoring/predictions.py.
+// Stores a predictor's results for each token of a text, and computes metrics from them, as
+// glgpt/scoring/predictions.py does.
 
 const BINS = 10; // equally wide bins of the reliability diagram
 
@@ -24,9 +25,12 @@ export interface Figures {
   bits_per_byte: number;
   top_1: number;
   top_5: number;
-  /** Mean difference of confidence and accuracy; null for chance, which prefers no token. */
+  /**
+   * Mean absolute difference between the confidence and the accuracy of a bin, in which each bin has the weight of its
+   * number of tokens; null for chance, which prefers no token.
+   */
   calibration_error: number | null;
-  /** (mean confidence, accuracy, tokens) of each bin with at least one token. */
+  /** (mean confidence, accuracy, number of tokens) of each bin with at least one token. */
   bins: [number, number, number][];
 }
 
@@ -85,7 +89,7 @@ export function chance(vocab: number, count: number, size: number): Figures {
 
 const bits = (nats: number, size: number) => nats / Math.LN2 / Math.max(1, size);
 
-/** Returns the positions in the text of the targets of windows of `context` tokens. */
+/** Returns the positions of all targets of the windows that start at `first`. A window has `context` targets. */
 export function targetsOf(first: readonly number[], context: number): Int32Array {
   return Int32Array.from(
     { length: first.length * context },
@@ -98,7 +102,7 @@ export function sizeOf(ids: ArrayLike<number>, targets: Int32Array, bytes: reado
   return targets.reduce((sum, at) => sum + (bytes[ids[at]!]?.length ?? 0), 0);
 }
 
-/** Stores the predictions of logits `[targets, vocab]` at index `from`.. of `into`. */
+/** Stores the predictions of logits `[targets, vocab]` in `into`, from index `from` on. */
 export function ofLogits(logits: Float32Array, targets: readonly number[], into: Predictions, from: number): void {
   const vocab = logits.length / targets.length;
   for (const [t, target] of targets.entries()) {

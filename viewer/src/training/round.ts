@@ -1,4 +1,4 @@
-// Trains a round of a federation.
+// Trains a round of a federation: takes steps from the host's parameters, and makes the update to send back.
 
 import type { Offer } from "../runtime/engine/manifest";
 import type { Progress, RoundMessage, Terms, Update } from "../runtime/generated/federation-messages";
@@ -12,27 +12,27 @@ const PROGRESS_INTERVAL_MS = 500; // ms between two progress messages of a round
 
 export interface Round {
   message: RoundMessage;
-  /** The weights that it starts from. */
+  /** The parameters from which the round starts. */
   parameters: Float32Array;
-  /** True once the host asks for the result so far. */
+  /** True once the host has requested the result so far. */
   wrapUp: boolean;
   update: { said: Update; bytes: Uint8Array<ArrayBuffer> } | null;
   answered: boolean;
 }
 
-/** Holds what a round is trained with. */
+/** The objects with which a round is trained. */
 export interface RoundWork {
   trainer: Trainer;
   offer: Offer;
   ids: Ids;
   terms: Terms;
-  /** Returns true once the round must not go on. */
+  /** Returns true once the round must not continue. */
   overtaken: () => boolean;
-  /** Called after each step; `due`: the host is to receive it. */
+  /** Called after each step. `due`: true if the host must receive this progress. */
   onStep: (progress: Required<Progress>, due: boolean) => void;
 }
 
-/** Trains a round's steps. Resolves to its update; null: another round has taken its place. */
+/** Trains a round's steps. Resolves to the round's update; null: the round was replaced or the session has ended. */
 export async function trainRound(round: Round, work: RoundWork): Promise<Round["update"]> {
   const { message } = round;
   const { trainer, ids, terms, overtaken, onStep } = work;

@@ -1,4 +1,4 @@
-// Worker: counts n-grams, finds copies and a toy task's answers, and tokenizes for the page's model.
+// Worker: counts n-grams, finds copies, scores the answers of a toy task, and tokenizes for the page's model.
 
 import type { TokenizerSchema } from "../runtime/generated/tokenizer";
 import { Tokenizer } from "../runtime/engine/tokenizer";

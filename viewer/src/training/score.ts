@@ -14,12 +14,12 @@ import { tokenBytes } from "./tokenise";
 import ScoreWorker from "./score-worker?worker&inline";
 import type { Counted, Judged, ScoreJob, ScoreSaid } from "./score-worker";
 
-export const SCORED = 8192; // maximum tokens, in windows spread evenly over the held-back text
-const BESIDE = 2048; // maximum tokens for the page's model, over the beginning of that text
+export const SCORED = 8192; // maximum tokens that are scored, in windows spread evenly over the held-back text
+const BESIDE = 2048; // maximum tokens that are scored for the page's model, in the first part of the held-back text
 export const WRITTEN = 512; // tokens of the sample that is searched for copies
 export type ScoreProgress = (what: string, share: number | null) => void;
 
-/** Metrics on the held-back text for each predictor, the model first, with the names of the desktop's JSON. */
+/** Metrics of each predictor on the held-back text, the model first. The names are those of the desktop's JSON. */
 export interface Score {
   step: number;
   window: number;
@@ -60,7 +60,7 @@ function work<T>(job: ScoreJob, progress: (share: number) => void, signal?: Abor
   }).finally(() => worker.terminate());
 }
 
-/** Returns the metrics of chance and of n-gram models of the training text, on the windows that are scored. */
+/** Returns the metrics of chance and of n-gram models of the training text, on the scored windows. */
 export async function baselineFigures(
   plan: Pick<Plan, "train" | "validation" | "offer">,
   bytes: readonly Uint8Array[],
@@ -73,7 +73,10 @@ export async function baselineFigures(
   return (await work<Counted>({ kind: "count", train, ids: validation, targets, vocab, size }, progress)).figures;
 }
 
-/** Returns the same metrics for a training on the bytes of a text that has not started; none for a text too short. */
+/**
+ * Returns the metrics of `baselineFigures` for a training on the bytes of a text that has not started. Returns none if
+ * the text is too short.
+ */
 export async function baselinesAhead(text: string, share: number, offer: Offer): Promise<Figures[]> {
   const bytes = new TextEncoder().encode(text);
   const at = splitAt(bytes, share);
@@ -82,7 +85,10 @@ export async function baselinesAhead(text: string, share: number, offer: Offer):
   return baselineFigures({ train, validation, offer }, tokenBytes(null));
 }
 
-/** Returns what the sample copies from the training text, and the toy task's results; both null without a text. */
+/**
+ * Returns what the sample copies from the training text, and the results of the toy task (null if the text is not one).
+ * Both are null if the training has ids instead of a text.
+ */
 export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string, ranks: Int32Array): Promise<Judged> {
   const { text, share, validation, offer } = plan;
   if (text === null) return Promise.resolve({ copies: null, task: null });
@@ -95,8 +101,8 @@ export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string,
 }
 
 /**
- * Returns the metrics of the page's model on the beginning of the held-back text, in its own tokens. Null if the model
- * has no tokenizer or the text is missing or too short.
+ * Returns the metrics of the page's model on the beginning of the held-back text, in that model's tokens. Returns null
+ * if the model has no tokenizer, or if the text is missing or too short.
  */
 export async function otherFigures(
   plan: Plan,
@@ -126,7 +132,7 @@ export async function otherFigures(
 
 const COLUMNS = ["nats_per_token", "perplexity", "bits_per_byte", "top_1", "top_5", "calibration_error"] as const;
 
-/** Returns CSV with one line per step and predictor, in the format of `glgpt eval --suite --csv` after the step. */
+/** Returns CSV with a line per step and predictor. The columns after `step` are those of `glgpt eval --suite --csv`. */
 export function asCsv(scores: readonly Score[]): string {
   const copied = scores.some(({ copies }) => copies) ? (["known_words", "longest_copy", "copied_runs"] as const) : [];
   const task = scores.some((score) => score.task) ? ["exact_match"] : [];

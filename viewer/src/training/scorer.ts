@@ -1,4 +1,4 @@
-// Scores a training's model, and the baselines that it is compared with.
+// Scores a training's model, and its baselines for comparison.
 
 import { PageError } from "../runtime/gl/errors";
 import { observe } from "./observed";
@@ -16,7 +16,7 @@ export class Scorer {
     observe(this, ["scores", "baselines"]);
   }
 
-  /** Computes the baselines' metrics, once. */
+  /** Computes the baselines' metrics. Later calls return the same metrics. */
   count(progress: (share: number) => void = () => {}): Promise<Figures[]> {
     const { plan, writer } = this.session;
     return (this.counted ??= baselineFigures(plan, writer.bytes, progress).then((found) => {

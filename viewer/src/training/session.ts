@@ -18,12 +18,12 @@ import { Diverged, isLost, type Arrived, type Trainer } from "./trainer";
 import { validate } from "./validate";
 import { Writer, type Sample, type SampleOptions } from "./writer";
 
-const KEEP_MS = 20_000; // ms from one checkpoint to the next
+const KEEP_MS = 20_000; // ms between two checkpoints
 const OVER = "The training was reset or replaced by another.";
 
 export type Status = "paused" | "running" | "done" | "failed";
 
-/** The state of a session, for those who show it. */
+/** The state of a session that a page shows. */
 export type SessionState = Readonly<
   Pick<Session, "plan" | "status" | "problem" | "step" | "points" | "samples" | "checkpoint" | "tokensPerS" | "doing"> &
     Pick<Scorer, "scores" | "baselines">
@@ -39,7 +39,7 @@ export class Session {
   sampleTokens = 120;
   temperature = 0.8;
   checkpoint: Checkpoint | null = null;
-  /** The activity other than steps, for the page; "" for none. */
+  /** The current activity other than steps, which the page shows; "": none. */
   doing = "";
   private readonly shown = computed(() => this.read());
   private readonly stepped = signal<Point | null>(null);
@@ -49,15 +49,15 @@ export class Session {
   /** Scores the model. */
   readonly scorer = new Scorer(this);
   private readonly speed: Speed;
-  /** Number of trainers created for it. */
+  /** Number of trainers that were created for this session. */
   private opened = 0;
-  private going = { on: false }; // the latest start's flag, which `pause` clears
-  private over = false; // closed
-  private away = false; // released its textures (`leave`)
-  private readonly asked = new Between((error) => isLost(error, this.device)); // work to do between two steps
+  private going = { on: false }; // the flag of the latest `start`; `pause` clears it
+  private over = false; // the session was closed
+  private away = false; // `leave` has released the textures
+  private readonly asked = new Between((error) => isLost(error, this.device)); // work for the time between two steps
   private running: Promise<void> = Promise.resolve();
-  private readonly queue = new Queue(); // two samples at once would share caches
-  private cold = true; // the next step compiles
+  private readonly queue = new Queue(); // runs one task at a time, because two samples would share caches
+  private cold = true; // the driver may still compile in the next step
   private keptAt = performance.now();
 
   constructor(
@@ -104,7 +104,7 @@ export class Session {
     return this.trainer.steps;
   }
 
-  /** The state after the latest change (a step, a sample, another status); null until it is open. */
+  /** The state after the latest change (a step, a sample, a new status); null until the session is open. */
   get state(): ReadonlySignal<SessionState | null> {
     return this.shown;
   }
@@ -146,7 +146,7 @@ export class Session {
     return this.running;
   }
 
-  /** Resolves with the state once all steps are done or the training has failed; a pause may come before. */
+  /** Resolves to the state once all steps are done or the training has failed. Pauses do not resolve it. */
   ended(): Promise<SessionState> {
     return new Promise((resolve) => {
       const unfollow = effect(() => {
@@ -158,7 +158,7 @@ export class Session {
     });
   }
 
-  /** Stops after the running steps and other work. Resolves when the checkpoint is saved. */
+  /** Stops after the unfinished steps and queued work. Resolves when the checkpoint is saved. */
   async pause(): Promise<void> {
     this.going.on = false;
     await this.queue.idle;
@@ -205,7 +205,7 @@ export class Session {
     });
   }
 
-  /** True if it uses the device. */
+  /** True if the session uses the device. */
   get busy(): boolean {
     return this.queue.restingMs < 0;
   }
@@ -236,7 +236,7 @@ export class Session {
       do {
         while (going.on && left()) await this.guarded(() => (left() ? this.oneStep() : Promise.resolve()));
         await this.guarded(() => this.settle());
-      } while (this.asked.waits || (going.on && left())); // a lost context may have reset it to an earlier step
+      } while (this.asked.waits || (going.on && left())); // a lost context may reset the training to an earlier step
       this.status = left() ? "paused" : "done";
     } catch (error) {
       this.fail(error);
@@ -279,7 +279,7 @@ export class Session {
     return done.found;
   }
 
-  /** Runs `work`. After a lost graphics context, returns to the last checkpoint and runs it again. */
+  /** Runs `work`. After a lost graphics context, returns to the last checkpoint and runs `work` again. */
   private async guarded(work: () => Promise<void> = () => Promise.resolve()): Promise<void> {
     for (;;) {
       const { generation } = this.device;
@@ -327,7 +327,7 @@ export class Session {
     return this.between(() => this.sample(onText, options));
   }
 
-  /** Writes a sample with the settings of automatic samples, or those of `options`. */
+  /** Writes a sample with the settings of automatic samples, which `options` may replace. */
   private async sample(onText: (text: string) => void = () => {}, options: Partial<SampleOptions> = {}): Promise<void> {
     const { prompt, sampleTokens: tokens, temperature } = this;
     const sample = await this.writer.sample(this.step, { prompt, tokens, temperature, ...options }, onText);
@@ -371,7 +371,7 @@ export class Session {
       this.stepped.value = point;
       if (!Number.isFinite(result.loss) || !Number.isFinite(result.gradNorm)) {
         throw new Diverged(
-          `Step ${result.step}: the loss is ${result.loss} and the gradient's norm ${result.gradNorm}.`,
+          `Step ${result.step}: the loss is ${result.loss} and the gradient's norm is ${result.gradNorm}.`,
         );
       }
     }
@@ -408,7 +408,7 @@ export class Session {
     }
   }
 
-  /** Returns the files of a folder that the desktop loads; after a failure, of the last checkpoint. */
+  /** Returns the files of a model folder that the desktop can load. After a failure, uses the last checkpoint. */
   async files(): Promise<Files> {
     if (this.status !== "failed" || !this.checkpoint) await this.save();
     return filesOf(this.plan, this.checkpoint!);

@@ -1,13 +1,13 @@
-// The speed of a training, without the time of everything that is not a step.
+// Measures the speed of a training, without the time of work other than steps.
 
 import { observe } from "./observed";
 
 const RECENT = 30; // steps over which the speed is measured
-const AT_ONCE_MS = 1; // maximum ms between results that count as one: some drivers report several steps at once
+const AT_ONCE_MS = 1; // maximum ms between results that count as one result: some drivers report steps together
 
 export class Speed {
   tokensPerS = 0;
-  /** (step, end time in ms) of the latest steps, preceded by the step after which the device was idle. */
+  /** (step, end time in ms) of the latest steps. The first may be the step after which the device was idle. */
   private recent: [number, number][] = [];
   private apart = 0; // ms spent on work other than steps
 
@@ -15,12 +15,12 @@ export class Speed {
     observe(this, ["tokensPerS"]);
   }
 
-  /** Begins again after a pause. */
+  /** Discards the recent steps, after a pause. */
   reset(): void {
     this.recent = [];
   }
 
-  /** Notes that the device is idle after `step`, if nothing was measured since the last pause. */
+  /** Records that the device is idle after `step`, if no step was measured since the last pause. */
   begin(step: number): void {
     if (!this.recent.length) this.recent.push([step, performance.now() - this.apart]);
   }
@@ -36,7 +36,7 @@ export class Speed {
     if (b[1] > a[1]) this.tokensPerS = (1000 * (b[0] - a[0]) * this.tokensPerStep) / (b[1] - a[1]);
   }
 
-  /** Excludes the time since `began`. */
+  /** Excludes the time since `began` from the measurement. */
   exclude(began: number): void {
     this.apart += performance.now() - began;
   }

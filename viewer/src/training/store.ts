@@ -2,17 +2,17 @@
 
 import { createStore, del, get, getMany, type UseStore } from "idb-keyval";
 
-const RUNS = "kept runs"; // when each was last kept, by id
-const LIVE_MS = 60_000; // without Web Locks, a run that was kept so recently is another tab's
-const CLAIM_MS = 500; // a page that is being left may still hold its run
+const RUNS = "kept runs"; // key of a map from a run's id to the time when the run was last stored
+const LIVE_MS = 60_000; // without Web Locks, a run that was stored at most this many ms ago counts as another tab's
+const CLAIM_MS = 500; // maximum ms to wait for a run, because a page that is being closed may still have it open
 const FULL =
   "its storage is full. The training continues; save the model before you leave, or free space: " +
-  "delete data of sites in the browser's settings, or files on the disk";
+  "delete site data in the browser's settings, or files on the disk";
 const NONE = "it gives the page no storage, as in a private window. Save the model before you leave";
 
 const connection = createStore("glgpt training", "runs");
 
-/** The database. Throws an error for the user if the browser stores nothing or its disk is full. */
+/** Accesses the database. Throws an error for the user if the browser stores nothing or its disk is full. */
 const database: UseStore = async (mode, work) => {
   const seen = { open: false };
   try {
@@ -27,7 +27,7 @@ const database: UseStore = async (mode, work) => {
   }
 };
 
-/** Does `work` in one transaction, so that all of it happens or nothing. */
+/** Does `work` in one transaction: either all of it takes effect or nothing. */
 const change = (work: (store: IDBObjectStore) => void) =>
   database(
     "readwrite",
@@ -66,7 +66,7 @@ export class Store {
     await del(this.key(key), database);
   }
 
-  /** Stores a checkpoint of a run, and the run itself if it is new. Replaces runs that no tab has open. */
+  /** Stores a checkpoint of a run, and the run itself if it is new. Deletes all other runs that no tab has open. */
   async keepRun(id: string, run: unknown, checkpoint: unknown): Promise<void> {
     await this.claim(id);
     const live = await this.live();
@@ -77,7 +77,7 @@ export class Store {
     });
   }
 
-  /** Claims and returns the latest stored run that no other tab has open and that `suits`. */
+  /** Claims and returns the latest stored run that no other tab has open and for which `suits` returns true. */
   async takeRun<T extends { run: unknown; checkpoint: unknown }>(suits: (run: T["run"]) => boolean): Promise<T | null> {
     const times = (await this.kept<Times>(RUNS)) ?? new Map<string, number>();
     for (const [id] of [...times].sort(([, a], [, b]) => b - a)) {
@@ -91,7 +91,7 @@ export class Store {
     return null;
   }
 
-  /** Forgets this tab's run, and those that no tab has open. */
+  /** Deletes this tab's run, and the runs that no tab has open. */
   async forgetRuns(): Promise<void> {
     const own = this.claimed;
     this.leave();
@@ -100,7 +100,10 @@ export class Store {
     await this.change(live, "", () => {});
   }
 
-  /** Changes the list of runs in one transaction, in which runs that are neither `live` nor `own` are deleted. */
+  /**
+   * Changes the list of runs. In the same transaction, deletes the runs that are neither `live` nor `own`. If `live` is
+   * null, a run counts as live until `LIVE_MS` after it was last stored.
+   */
   private async change(
     live: ReadonlySet<string> | null,
     own: string,
@@ -126,7 +129,10 @@ export class Store {
     return `glgpt run ${this.key(id)}`;
   }
 
-  /** Makes a run this tab's until it takes another or is closed; false: another tab has it open. */
+  /**
+   * Claims a run for this tab until the tab claims another run or is closed. Returns false if another tab has the run
+   * open. Without Web Locks, always returns true.
+   */
   private async claim(id: string): Promise<boolean> {
     if (this.claimed === id) return true;
     const locks = navigator.locks as LockManager | undefined;
@@ -151,7 +157,7 @@ export class Store {
     [this.claimed, this.release] = ["", () => {}];
   }
 
-  /** The runs that tabs have open; null: the browser does not say. */
+  /** Returns the runs that tabs have open; null: the browser has no Web Locks. */
   private async live(): Promise<Set<string> | null> {
     const locks = navigator.locks as LockManager | undefined;
     if (!locks) return null;

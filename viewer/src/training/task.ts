@@ -1,13 +1,15 @@
-// Toy tasks: texts of lines `question=answer`, whose answers a model gets right or wrong; like glgpt/scoring/task.py.
+// Scores toy tasks, as glgpt/scoring/task.py does. Such a text has lines `question=answer`, and the model predicts the
+// answers.
 
 const LINE = /^([^=\n]+=)([^=\n]+)$/;
 const SEEN = 200; // number of first lines checked to recognize a task
 
 export interface Answers {
-  /** Number of lines whose question is not in the training text. */
+  /** Number of scored lines: complete in a window, with a question that is not in the training text. */
   lines: number;
+  /** The share of these lines with a completely correct answer. */
   exact_match: number;
-  /** The share of correct predictions, by position in the answer (in bytes). */
+  /** `by_position[i]`: the share of correctly predicted tokens among those that start at byte i of an answer. */
   by_position: number[];
 }
 
@@ -35,7 +37,7 @@ export interface Window {
   hits: boolean[];
 }
 
-/** Scores the lines that are complete within a window; null if there are none. */
+/** Scores the lines that are complete within a window and have a question that is not in `seen`; null: no such line. */
 export function answers(windows: readonly Window[], seen: ReadonlySet<string>): Answers | null {
   const positions: { right: number; all: number }[] = [];
   let lines = 0;

@@ -1,11 +1,11 @@
-// Checks the options of a training and fills in what is missing.
+// Checks the options of a training and adds the missing ones.
 
 import type { Offer, Schedule } from "../runtime/engine/manifest";
 import { PageError } from "../runtime/gl/errors";
 import { checkRate, type Ids, type Rates } from "./batches";
 
 export interface TrainConfig extends Partial<Rates> {
-  /** A preset and a tokenizer (`bytes` or `bpe:N`) that this page was exported with; by default the first. */
+  /** A preset and a tokenizer (`bytes` or `bpe:N`) with which this page was exported; by default the first. */
   preset?: string;
   tokenizer?: string;
   /** The share of the text held back for validation (default: 0.1, or 0 for ids). */
@@ -27,7 +27,7 @@ const KNOWN = [
   "schedule",
 ];
 
-/** Throws PageError for unknown options, which would otherwise be ignored, and for invalid values. */
+/** Throws PageError for unknown options and for invalid values. */
 export function checkConfig(config: TrainConfig): void {
   const unknown = Object.keys(config).find((key) => !KNOWN.includes(key));
   if (unknown) throw new PageError(`config has no option ${unknown}; expected ${KNOWN.join(", ")}.`);
@@ -48,7 +48,10 @@ export function checkText(text: unknown): void {
 
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
-/** Returns the offer's settings, replaced by the requested ones. Missing ones are derived as on the desktop. */
+/**
+ * Returns the requested settings, completed with the offer's. Derives a missing `min_lr` or `warmup` as the desktop
+ * does.
+ */
 export function rates(offer: Offer, asked: Partial<Rates>): Rates {
   const steps = asked.steps ?? offer.settings.steps;
   const lr = asked.lr ?? offer.settings.lr;
@@ -59,10 +62,11 @@ export function rates(offer: Offer, asked: Partial<Rates>): Rates {
     warmup: asked.warmup ?? Math.min(100, Math.floor(steps / 20)),
     schedule: asked.schedule ?? offer.settings.schedule,
   };
-  if (!(Number.isInteger(steps) && steps >= 1)) throw new PageError(`steps is ${steps}; it must be an integer from 1.`);
+  if (!(Number.isInteger(steps) && steps >= 1))
+    throw new PageError(`steps is ${steps}; it must be a positive integer.`);
   checkRate(lr);
   if (!(found.min_lr >= 0 && found.min_lr <= lr)) {
-    throw new PageError(`The last learning rate is ${found.min_lr}; it must be from 0 to ${lr}.`);
+    throw new PageError(`The final learning rate (min_lr) is ${found.min_lr}; it must be from 0 to ${lr}.`);
   }
   if (!(Number.isInteger(found.warmup) && found.warmup >= 0 && found.warmup < steps)) {
     throw new PageError(`Warmup is ${found.warmup} steps; it must be shorter than the training's ${steps} steps.`);
@@ -72,7 +76,7 @@ export function rates(offer: Offer, asked: Partial<Rates>): Rates {
   return found;
 }
 
-/** Returns the ids for training. Throws PageError if one is outside the vocabulary. */
+/** Returns the ids for training. Throws PageError if an id is outside the vocabulary. */
 export function checkedIds(ids: ArrayLike<number>, offer: Offer): Ids {
   const list = Array.from(ids);
   const wrong = list.find((id) => !(Number.isInteger(id) && id >= 0 && id < offer.config.vocab_size));
@@ -80,7 +84,7 @@ export function checkedIds(ids: ArrayLike<number>, offer: Offer): Ids {
   return Uint16Array.from(list);
 }
 
-/** Splits ids into those to train on and the held-back share at their end. */
+/** Splits ids into the part to train on and the held-back share at the end. */
 export function splitIds(ids: Ids, validation: number): { train: Ids; validation: Ids } {
   const at = Math.floor(ids.length * (1 - validation));
   return { train: ids.slice(0, at), validation: ids.slice(at) };

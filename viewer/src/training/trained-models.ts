@@ -1,4 +1,4 @@
-// Models that were trained here or saved as files, as the page runs them next to its own.
+// Loads models that were trained in the page or saved as files, so that the page can run them next to its own model.
 
 import { parseProgram, type Manifest, type Offer } from "../runtime/engine/manifest";
 import type { Beside, Model, Weights } from "../runtime/engine/model";
@@ -39,7 +39,7 @@ export class TrainedModels {
     return this.beside(offer, "mine", bpe, session.weights, kernel);
   }
 
-  /** Returns a saved model. The files are not held in memory; they are read again after a lost context. */
+  /** Returns a saved model. The files are not kept in memory but read again after a lost context. */
   async saved(files: readonly File[]): Promise<Beside> {
     await this.offers.ready();
     const { offer, bpe, state } = this.read(await chosenFiles(files));

@@ -1,4 +1,4 @@
-// Trains a model by playing a recorded training step. It does not depend on what the passes compute.
+// Trains a model by playing a recorded training step. The trainer does not depend on what the passes compute.
 
 import { plan, sizes, writeIds, writeToken } from "../runtime/engine/chunks";
 import { ContextLost, type Device, type Options } from "../runtime/gl/device";
@@ -23,7 +23,7 @@ export interface StepResult {
   loss: number;
   /** Norm of all gradients before clipping. */
   gradNorm: number;
-  /** In f16, how often the step was repeated because its gradients overflowed. */
+  /** Number of repetitions of the step because its gradients overflowed; only in f16. */
   overflows?: number;
 }
 
@@ -40,7 +40,7 @@ interface Step {
 /** Thrown if a step's loss, gradient or parameter is not finite. */
 export class Diverged extends PageError {}
 
-/** A result and the time of its arrival (ms, `performance.now`); it may be returned later. */
+/** A step's result and the time of its arrival (ms, `performance.now`). */
 export type Arrived = StepResult & { at: number };
 
 export class Trainer {
@@ -48,7 +48,7 @@ export class Trainer {
   steps = 0;
   private readonly inFlight: { step: Step; result: Promise<Arrived> }[] = [];
   private results: Arrived[] = []; // results that arrived while other work waited for the steps
-  /** In f16, the loss scale of the next step. */
+  /** The loss scale of the next step; null: the training does not compute in f16. */
   lossScale: Scale | null;
   private readonly known: number[];
   private prepared = false;
@@ -93,8 +93,9 @@ export class Trainer {
   // -- steps ------------------------------------------------------------------------------------------------------
 
   /**
-   * Takes a step on the windows that start at `first` and returns the results that have arrived. It waits until the
-   * previous step is nearly done, so that no frame of the page waits long, but not for the result of this step.
+   * Takes a step on the windows of `ids` that start at the positions `first`. Returns the results that have arrived.
+   * Waits until at most `IN_FLIGHT` steps are unfinished, so that no frame of the page waits long. Does not wait for
+   * the result of this step.
    */
   async submit(ids: Ids, first: readonly number[], lr: number): Promise<Arrived[]> {
     await this.playStep({ step: this.steps + 1, ids, first, lr, scale: this.lossScale, overflows: 0 });
@@ -113,7 +114,7 @@ export class Trainer {
     player.set("lr", lr);
     player.set("unbias1", 1 / (1 - b1 ** step));
     player.set("unbias2", 1 / (1 - b2 ** step));
-    await player.playInSlices("update"); // swaps the pairs at its end
+    await player.playInSlices("update"); // at its end, the player swaps the old and the new texture of each pair
     this.steps = step;
     this.lossScale = scale && afterStep(scale);
     this.prepared = false;
@@ -131,15 +132,15 @@ export class Trainer {
     this.inFlight.push({ step: taken, result });
   }
 
-  /** Returns the oldest result. Re-runs an overflowed step and the steps after it, which the device made no-ops. */
+  /** Returns the oldest result. Re-runs an overflowed step and the steps after it, which the device skipped. */
   private async take(): Promise<Arrived> {
     for (;;) {
       const { step, result } = this.inFlight.shift()!;
       const found = await result;
       if (!step.scale || Number.isFinite(found.gradNorm)) return found;
-      const behind = this.inFlight.splice(0); // later steps, which changed nothing
+      const behind = this.inFlight.splice(0); // the later steps, which changed nothing
       this.put("overflowed", new Float32Array(4));
-      const lost = !Number.isFinite(found.loss); // no scale helps: like in f32, the step is skipped
+      const lost = !Number.isFinite(found.loss); // no loss scale makes the loss finite: skip the step, as in f32
       [this.steps, this.lossScale] = [step.step - (lost ? 0 : 1), step.scale];
       const again = async () => {
         for (const later of behind) await this.playStep({ ...later.step, scale: this.lossScale, overflows: 0 });
@@ -165,7 +166,7 @@ export class Trainer {
     return this.results.splice(0);
   }
 
-  /** Waits for steps that may have to be repeated. Their results are returned with the next ones. */
+  /** Waits for steps that may have to be repeated. The next call of `submit` or `drain` returns their results. */
   private async settle(): Promise<void> {
     if (this.lossScale) this.results = await this.drain();
   }
@@ -203,7 +204,7 @@ export class Trainer {
       this.player.set("pos", 0);
       this.player.set("row", 0);
       await this.player.playInSlices("score");
-      const texels = await this.player.read("predictions"); // row t * batch + window
+      const texels = await this.player.read("predictions"); // row t * batch + i: target t of window `at + i`
       for (let i = 0; i < some.length; i++) {
         for (let t = 0; t < context; t++) {
           const from = 4 * (t * batch + i);
@@ -247,7 +248,7 @@ export class Trainer {
     upload(this.player, name, values);
   }
 
-  /** Returns the parameters' current textures by name. Each step swaps the two textures of each pair. */
+  /** Returns the parameters' textures by name, until the next step: a step writes new parameters to other textures. */
   textures(): Map<string, WebGLTexture> {
     return new Map(this.offer.parameters.map(({ name }) => [name, this.player.texture(name)]));
   }
@@ -255,8 +256,8 @@ export class Trainer {
   // -- what it holds ----------------------------------------------------------------------------------------------
 
   /**
-   * Returns the current parameters and moments in the format of the desktop's state.safetensors. Throws Diverged if a
-   * number is not finite: a step with a finite loss may still break the parameters.
+   * Returns the current parameters and AdamW's moments in the format of the desktop's state.safetensors. Throws
+   * Diverged if a number is not finite: a step with a finite loss can still make parameters infinite.
    */
   async state(lr: number): Promise<Uint8Array<ArrayBuffer>> {
     const names = this.offer.parameters.flatMap((p) => PARTS.map((part) => ({ ...p, name: p.name + part })));
@@ -264,7 +265,7 @@ export class Trainer {
     const { config, recipe } = this.offer;
     const about: About = { config, recipe, lr, seed: this.seed, step: this.steps };
     if (this.lossScale) about.loss_scale = this.lossScale;
-    const reads = names.map(({ name }) => this.player.read(name)); // all issued before another step is played
+    const reads = names.map(({ name }) => this.player.read(name)); // all reads are issued before another step is played
     const texels = await Promise.all(reads);
     const tensors: Tensors = new Map();
     const yieldIfLate = yielder();
@@ -277,7 +278,7 @@ export class Trainer {
     return writeSafetensors(tensors, { glgpt: JSON.stringify(about) });
   }
 
-  /** Continues from a state. If it has only parameters, the moments are zero and the steps are counted from 0. */
+  /** Continues from a state. If `about` is null, missing moments are zero and steps are counted from 0. */
   restore(state: Uint8Array, about: About | null): void {
     const tensors = fitting(this.offer, state, about);
     for (const { name, shape, transposed: isTransposed } of this.offer.parameters) {
@@ -294,7 +295,7 @@ export class Trainer {
     this.prepared = false;
   }
 
-  /** Returns all parameters as one vector, in their order, each in the layout of a checkpoint. */
+  /** Returns all parameters as one vector, in the order of the offer. Each parameter has the layout of a checkpoint. */
   async parameters(): Promise<Float32Array<ArrayBuffer>> {
     await this.settle();
     const { parameters } = this.offer;
@@ -312,7 +313,7 @@ export class Trainer {
     return vector;
   }
 
-  /** Sets the parameters from a vector of `parameters`. The moments and AdamW's step count stay. */
+  /** Sets the parameters from a vector that `parameters` returned. Keeps the moments and AdamW's step count. */
   setParameters(vector: Float32Array): void {
     if (vector.length !== this.offer.count) {
       throw new PageError(`The vector has ${vector.length} values; this size has ${this.offer.count} parameters.`);
@@ -329,7 +330,7 @@ export class Trainer {
 
   // -- texts ------------------------------------------------------------------------------------------------------
 
-  /** Continues `ids` with the current parameters, up to a full context. */
+  /** Yields up to `tokens` ids that continue `ids`, with the current parameters. Ends early if the context is full. */
   async *generate(ids: readonly number[], tokens: number, settings: SamplingRequest): AsyncGenerator<number> {
     const { player } = this;
     const context = this.offer.config.n_positions;
@@ -383,7 +384,7 @@ export class Trainer {
     return patterns.map(([name]) => must(entry.outputs[name], `output ${name}`));
   }
 
-  /** True if its textures are gone: closed, or lost with the context. */
+  /** True if the trainer's textures are gone: it was closed, or the context was lost. */
   get gone(): boolean {
     return this.closed || this.generation !== this.device.generation || this.device.lost;
   }
@@ -397,8 +398,9 @@ export class Trainer {
 const PARTS = ["", ...MOMENTS.map((m) => `.${m}`)];
 
 /**
- * Returns a state's parameters and moments by name; `parts`: suffixes of those to return. Throws PageError if one is
- * missing, does not fit this size or is not finite.
+ * Returns a state's parameters and moments by name. `parts` are the suffixes of the tensors to return ("": the
+ * parameter). Throws PageError if a tensor is missing, does not fit this size or is not finite. If `about` is null, a
+ * missing moment is zero.
  */
 export function fitting(
   offer: Offer,

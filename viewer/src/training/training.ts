@@ -1,4 +1,4 @@
-// Training in the page: the current session and its saved state.
+// Manages training in the page: the current session and its saved state.
 
 import { effect, signal, untracked } from "@preact/signals-core";
 import { pause, Queue } from "../runtime/gl/wait";
@@ -45,7 +45,7 @@ export interface Trained {
   validation: number | null;
 }
 
-/** The part of a saved training that does not change from step to step; saved next to the checkpoint. */
+/** The part of a saved training that does not change from step to step. It is saved next to the checkpoint. */
 interface Run {
   id: string;
   preset: string;
@@ -59,13 +59,13 @@ interface Run {
   seed: number;
   evalEvery: number;
   sampleEvery: number;
-  /** The kernel that it began with, since another kernel sums in another order. */
+  /** The kernel with which the training began. It is not changed, because another kernel sums in another order. */
   kernel?: string;
 }
 
 /** The curves of the previous training, for comparison. */
 export interface Earlier {
-  /** Its text, size and learning rate. */
+  /** Describes the training: its text, size and learning rate. */
   name: string;
   tokenizer: string;
   points: { step: number; loss: number; validation?: number }[];
@@ -73,7 +73,7 @@ export interface Earlier {
 
 const EARLIER = "earlier";
 const MIN_KEPT_POINTS = 5; // minimum points of a curve that is saved
-const MAX_KEPT_POINTS = 1000; // approximate maximum points that are saved
+const MAX_KEPT_POINTS = 1000; // approximate maximum of saved points
 
 export class Training {
   readonly offers: Offers;
@@ -84,7 +84,7 @@ export class Training {
     unkept: signal(""),
   };
 
-  private readonly queue = new Queue(); // changes of the session
+  private readonly queue = new Queue(); // runs changes of the session one at a time
 
   constructor(
     private readonly model: () => Model,
@@ -96,32 +96,32 @@ export class Training {
     this.models = new TrainedModels(model, this.offers);
   }
 
-  /** The current session; null: none. Reading it subscribes to its replacement, as do the following properties. */
+  /** The current session; null: none. Reading this property, `earlier` or `unkept` subscribes to its changes. */
   get session(): Session | null {
     return this.signals.session.value;
   }
 
-  /** The previous training, if it took some steps. */
+  /** The curves of the previous training; null: none were saved. */
   get earlier(): Earlier | null {
     return this.signals.earlier.value;
   }
 
-  /** Why the browser does not save checkpoints beyond this visit; "" if it does. */
+  /** The reason why the browser does not save checkpoints beyond this visit; "" if it saves them. */
   get unkept(): string {
     return this.signals.unkept.value;
   }
 
-  /** True if it uses the device. */
+  /** True if training uses the device. */
   get busy(): boolean {
     return this.queue.restingMs < 0 || (this.session?.busy ?? false);
   }
 
-  /** Creates a training, which replaces the previous one. It is not started. */
+  /** Creates a training, which replaces the previous one. Does not start it. */
   create(options: TrainOptions): Promise<Session> {
     return this.queue.run(() => this.begin(options));
   }
 
-  /** Runs `work` with the current session, which no other replaces while it runs. */
+  /** Runs `work` with the current session, which is not replaced while `work` runs. */
   hold<T>(work: (session: Session) => Promise<T>): Promise<T> {
     return this.queue.run(() => work(this.current()));
   }
@@ -160,13 +160,16 @@ export class Training {
     return this.open(run, null, options.onProgress, options.onStep);
   }
 
-  /** Returns the training, or opens one saved by an earlier visit, paused; null if this export cannot resume one. */
+  /**
+   * Returns the current session. If there is none, opens a training that an earlier visit saved, and returns its paused
+   * session. Returns null without a training that this export can resume.
+   */
   restore(): Promise<Session | null> {
     return this.queue.run(() => this.restored());
   }
 
   private async restored(): Promise<Session | null> {
-    if (this.session) return this.session; // a view and a script may both ask
+    if (this.session) return this.session; // a view and a script may both restore it
     await this.offers.ready();
     this.signals.earlier.value ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
     const offered = (run: Run) =>
@@ -201,8 +204,9 @@ export class Training {
   }
 
   /**
-   * Opens a session. Everything that can be checked is checked while the previous session continues. That session then
-   * releases its textures, since a device may not hold those of both. It is restored if the new one cannot be built.
+   * Opens a session. First checks everything that can be checked while the previous session continues. The previous
+   * session then releases its textures, because a device may not have memory for the textures of both sessions. If the
+   * new session cannot be built, the previous session is restored.
    */
   private async open(
     run: Run,
@@ -264,7 +268,7 @@ export class Training {
     return session;
   }
 
-  /** Creates a trainer of the size with this digest for a federation. The current session releases its textures. */
+  /** Creates a trainer for a federation, of the size with this digest. The current session releases its textures. */
   lend(digest: string, seed: number): Promise<{ trainer: Trainer; offer: Offer }> {
     return this.queue.run(async () => {
       const { sizes } = await this.offers.ready();
@@ -276,7 +280,7 @@ export class Training {
     });
   }
 
-  /** Closes a trainer that `lend` returned, and restores the session that released its textures for it. */
+  /** Closes a trainer that `lend` returned, and restores the session that has released its textures. */
   giveBack(trainer: Trainer | undefined): void {
     void this.queue.run(async () => {
       trainer?.close();
@@ -334,7 +338,7 @@ export class Training {
       this.leaveCurves();
       await this.session?.close();
       this.signals.session.value = null;
-      await this.store.forgetRuns().catch(() => {}); // nothing was kept
+      await this.store.forgetRuns().catch(() => {}); // a browser that stores nothing has no run to delete
     });
   }
 
@@ -355,7 +359,7 @@ export class Training {
       })),
     };
     this.signals.earlier.value = earlier;
-    this.store.keep(EARLIER, earlier).catch(() => {}); // it remains available during this visit
+    this.store.keep(EARLIER, earlier).catch(() => {}); // the curves remain available during this visit
   }
 
   /** Deletes the curves of the previous training. */

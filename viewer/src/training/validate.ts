@@ -1,4 +1,4 @@
-// The loss on held-out text.
+// Computes the loss on held-out text.
 
 import { fixedWindows } from "./batches";
 import type { Plan } from "./plan";
@@ -6,7 +6,7 @@ import type { Trainer } from "./trainer";
 
 const EVAL_TOKENS = 8192;
 
-/** Returns the loss in nats a token and in bits a byte; null: the held-out text is shorter than a context. */
+/** Returns the loss in nats per token and in bits per byte; null: the held-out text is not longer than a context. */
 export async function validate(
   { validation, offer }: Plan,
   trainer: Trainer,

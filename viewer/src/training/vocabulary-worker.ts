@@ -1,4 +1,4 @@
-// Worker: trains a vocabulary, or measures how one tokenizes a text.
+// Worker: trains a vocabulary, or measures how a vocabulary tokenizes a text.
 
 import { splitAt } from "./batches";
 import { measure, trainBpe } from "./bpe";

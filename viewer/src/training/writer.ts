@@ -27,7 +27,7 @@ export class Writer {
     private readonly trainer: () => Trainer,
   ) {}
 
-  /** Writes a sample after `step` steps. At a full context, it continues from the context's later half. */
+  /** Writes a sample after `step` steps. When the context is full, continues with only its later half as context. */
   async sample(
     step: number,
     { prompt, tokens, temperature }: SampleOptions,
@@ -51,7 +51,10 @@ export class Writer {
     return entry;
   }
 
-  /** Writes the score's sample, which is always the same for the same model. `glgpt/scoring/suite.py` writes it too. */
+  /**
+   * Writes the sample in which a score looks for copies of the training text. The same model always gives the same
+   * text, also in `glgpt/scoring/suite.py`.
+   */
   async compose(progress: (done: number) => void): Promise<string> {
     const { context } = this.plan.offer.recipe;
     const ids = this.encode("\n");

@@ -1,4 +1,4 @@
-"""Defines `glgpt federate`: each subcommand has a file with `add_parser` and `run`, and `common` what they share."""
+"""Defines `glgpt federate`: each subcommand has a file with `add_parser` and `run`. `common` has shared code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines what the subcommands of `glgpt federate` share: the check of its packages, events, calls of a gateway."""
+"""Holds the shared code of `glgpt federate`: a check of its packages, output of events, requests to a gateway."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def print_event(args: argparse.Namespace, event: dict[str, Any], text: str) -> N
 
 
 def call_gateway(host: dict[str, str], method: str, path: str, body: Any = None) -> dict[str, Any] | None:
-    """Calls a gateway on this machine. Returns its answer, or None if there is none."""
+    """Sends a request to a gateway on this machine, a process to which devices connect.
+
+    Returns the answer, or None if the request fails.
+    """
     import httpx
 
     headers, trusted = {"Authorization": f"Bearer {host['token']}"}, ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""`glgpt federate join`: trains on this machine as a member of a session."""
+"""`glgpt federate join`: trains on this machine as a member of a session (devices that train one model together)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def add_parser(group: Subparsers) -> None:
     )
     p.add_argument("link", metavar="LINK", help="link that glgpt federate serve printed")
     p.add_argument("files", nargs="*", metavar="TEXT", help="your own text (default: a share of the host's)")
-    p.add_argument("--name", default="", metavar="NAME", help="name of this device, visible to the others")
+    p.add_argument("--name", default="", metavar="NAME", help="name of this device, visible to the other members")
     p.add_argument("--device", type=device, default="auto", help=DEVICE)
     add_json_option(p, "print one JSON object per line")
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt federate join`."""
+    """Runs `glgpt federate join`."""
     check_extra()
     from glgpt.federation.member.host import Link
     from glgpt.federation.member.join import Client, Hooks

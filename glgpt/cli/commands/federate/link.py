@@ -1,4 +1,4 @@
-"""`glgpt federate link`: prints a new link to a dashboard."""
+"""`glgpt federate link`: prints a new link to the dashboard of a session (devices that train one model together)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_parser(group: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt federate link`."""
+    """Runs `glgpt federate link`."""
     check_extra()
     from glgpt.federation.serve import HOSTS
     from glgpt.federation.session import Files

@@ -1,4 +1,4 @@
-"""`glgpt federate serve`: hosts a session."""
+"""`glgpt federate serve`: hosts a session, in which devices train one model together in rounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_parser(group: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt federate serve`."""
+    """Runs `glgpt federate serve`."""
     check_extra()
     from glgpt.federation.serve import Operation, Place, Supervisor, export_page, fleet_place, places
     from glgpt.federation.session import ENDED, Files
@@ -109,7 +109,7 @@ def _roll_back(args: argparse.Namespace, files: Any) -> None:
 
 
 def _check_unchanged(args: argparse.Namespace, session: Any) -> None:
-    """Raises ArgumentError for an option that contradicts the session it continues."""
+    """Raises ArgumentError for an option that contradicts the session to continue."""
     from glgpt.federation.serve import Terms
     from glgpt.training.run_folder import RECORD
 
@@ -154,9 +154,9 @@ def _session(args: argparse.Namespace) -> Any:
 
 
 def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]], why: str) -> None:
-    """Prints the links of a session, and a QR code of the browsers' if a phone can reach it.
+    """Prints the links of a session, and a QR code of the browsers' link if a phone can reach it.
 
-    `why` is the reason for a session without a page.
+    `why` is the reason why the session has no page; it is empty if there is a page.
     """
     from glgpt.cli.qr import print_qr
 
@@ -179,7 +179,7 @@ def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str,
 
 
 def _dashboard_lines(link: str) -> list[str]:
-    """Returns lines with the dashboard's link, or with the reason why it is not served."""
+    """Returns lines with the dashboard's link, or with the reason why the dashboard is not served."""
     from glgpt.page.built import built_dashboard
 
     try:

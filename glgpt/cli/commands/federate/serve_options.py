@@ -17,7 +17,7 @@ from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM
 from glgpt.system.network import is_web_address
 from glgpt.training.settings import PRESETS
 
-EVAL_TOKENS = 1 << 14  # per validation: fewer than `glgpt train` takes, since every round has one
+EVAL_TOKENS = 1 << 14  # tokens of a validation: fewer than in `glgpt train`, because every round has one
 
 
 def add_serve_options(p: Parser) -> None:
@@ -91,17 +91,17 @@ def _add_round_options(p: Parser) -> None:
     g.add_argument("--dtype", choices=DTYPES, default="f16", help="number format of sent updates (default f16)")
     g.add_argument(
         "--shards", type=positive, default=256, metavar="N",
-        help="shares of TEXT, one for each member without its own text (default 256)",
+        help="number of shares of TEXT, one for each member without its own text (default 256)",
     )  # fmt: skip
 
 
 def _add_network_options(p: Parser) -> None:
     g = p.add_argument_group("network")
     g.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
-    g.add_argument("--port", type=count, default=8043, metavar="PORT", help="0 takes a free one (default 8043)")
+    g.add_argument("--port", type=count, default=8043, metavar="PORT", help="0 selects a free port (default 8043)")
     g.add_argument(
         "--url", metavar="URL", action="append", default=[],
-        help="public address of this host, for the links: behind a proxy, such as https://example.org/; "
+        help="public address of this host for the links, such as https://example.org/ behind a proxy; "
         "one for each gateway",
     )  # fmt: skip
     g.add_argument(
@@ -115,7 +115,7 @@ def _add_network_options(p: Parser) -> None:
         "a proxy should forward only its /v1/fleet/ (default: a free port)",
     )  # fmt: skip
     g.add_argument("--tls-cert", metavar="FILE", help="TLS certificate chain, PEM")
-    g.add_argument("--tls-key", metavar="FILE", help="its private key, PEM")
+    g.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, PEM")
     g.add_argument("--no-page", action="store_true", help="do not serve a page for browsers: desktops only")
 
 

@@ -1,4 +1,4 @@
-"""`glgpt federate status`: shows the rounds and members of a session."""
+"""`glgpt federate status`: shows the rounds and members of a session (devices that train one model together)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_parser(group: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`glgpt federate status`."""
+    """Runs `glgpt federate status`."""
     check_extra()
     from glgpt.federation.serve import HOSTS
     from glgpt.federation.session import Files
@@ -68,7 +68,8 @@ def _status_text(found: dict[str, Any]) -> str:
         there = "connected" if m["connections"] else "offline"
         loss = "" if m["loss"] is None else f", loss {m['loss']:.4f}"
         lines.append(
-            f"  {quoted(m['name'], 40)} ({m['kind']}, {there}): {m['accepted']} accepted{loss} {quoted(m['said'])}"
+            f"  {quoted(m['name'], 40)} ({m['kind']}, {there}): {m['accepted']} updates accepted{loss}; "
+            f"last update: {quoted(m['said'] or 'none yet')}"
         )
     if len(found["history"]) > SHOWN_ROUNDS:
         lines.append(f"  (the last {SHOWN_ROUNDS} rounds; --json has all)")

@@ -1,5 +1,5 @@
-// Draws the attention of the current text on the device, from the entries `attention_LAYER_N` and `ahead_LAYER_N`. Only
-// single rows are read back, to show their values.
+// Draws the attention of the current text on the device. The entries (recorded lists of passes) `attention_LAYER_N` and
+// `ahead_LAYER_N` compute it for N tokens. Only single rows are read back, to show their values.
 
 import { plan, sizes } from "../../runtime/engine/chunks";
 import { unpack } from "../../runtime/engine/layout";
@@ -13,13 +13,13 @@ import type { Uploaded } from "../../runtime/engine/uploaded";
 const EDGE = 1100; // maximum width and height of a grid in pixels
 const SAMPLED = 6; // rows sampled to measure how sharp a head is
 const ASKED = 32 << 20; // bytes of scores or weights per request to a server; twice as many are cached
-const SPARE = 1.2; // a growing grid has space for this many times its tokens, so that it is not redrawn for every token
+const SPARE = 1.2; // a growing grid has space for this many times its tokens, so that it is not redrawn for each token
 
 /** The values that the squares show: attention weights after softmax, masked scores, or the raw scores of all pairs. */
 export const KINDS = ["pattern", "scores", "raw"] as const;
 export type Kind = (typeof KINDS)[number];
 
-/** Instead of a head's index: the mean of all heads of the layer. */
+/** Stands for the mean of all heads of a layer where a head's index is expected. */
 export const MEAN = -1;
 
 type Entry = "attention" | "ahead";
@@ -52,7 +52,7 @@ export class Attention {
     this.preparedFor = player;
   }
 
-  /** True if the entries can be played. An intervention changes the player; the new one has not prepared them yet. */
+  /** True if the entries can be played. An intervention replaces the player; the new player must prepare them first. */
   get ready(): boolean {
     return this.preparedFor === this.model.player;
   }
@@ -62,8 +62,8 @@ export class Attention {
   }
 
   /**
-   * Fetches the scores or weights of the remote layers, or of one of them, unless they are cached for these tokens;
-   * calls `came` with each batch of layers that is available.
+   * Fetches the scores or weights of the layers on the server, or only of layer `of`, unless they are cached for these
+   * tokens. Calls `came` with each batch of layers when the batch has arrived.
    */
   async fetch(
     ids: readonly number[],
@@ -111,7 +111,7 @@ export class Attention {
     if (!this.remoteSlabs.size) this.remoteSlabsOf = "";
   }
 
-  /** Draws the remote layers into the grid that `drawGrid` has drawn for these tokens, as they arrive. */
+  /** Draws the remote layers, as they arrive, into the grid that `drawGrid` has drawn for these tokens. */
   async drawTheirs(target: HTMLCanvasElement, ids: readonly number[], kind: Kind): Promise<void> {
     if (!this.model.placement.isRemote(this.model.placement.blocks - 1)) return;
     await this.fetch(ids, kind, null, (layers) => {
@@ -132,7 +132,7 @@ export class Attention {
     return must(name === undefined ? undefined : outputs?.[name], `${part} of layer ${layer}`);
   }
 
-  /** Plays tokens `from` to `total - 1` of the KV caches chunk by chunk, and calls `use` with each chunk's values. */
+  /** Plays the entries for tokens `from` to `total - 1` in chunks, and calls `use` with the values of each chunk. */
   private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
     const scores = kind !== "pattern";
@@ -159,7 +159,10 @@ export class Attention {
     }
   }
 
-  /** Draws the grid of all layers and heads for `total` tokens; draws only the rows that are new. */
+  /**
+   * Draws the grid of all layers and heads for `total` tokens; draws only the rows that are new. While the text is
+   * `growing`, the grid has space for more tokens, and the layers on the server are omitted.
+   */
   drawGrid(target: HTMLCanvasElement, total: number, kind: Kind, growing: boolean): Grid {
     const { n_head, n_positions } = this.model.manifest.config;
     const { blocks: n_layer } = this.model.placement;
@@ -192,19 +195,20 @@ export class Attention {
     });
   }
 
-  /** Returns the values of token `t` for tokens 0 to `t`: one row of every head, `[heads][t + 1]`. */
+  /** Returns one row per head, `[heads][t + 1]`: the values of query `t` with keys 0 to `t`. */
   row(layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     return this.read("attention", layer, t, kind);
   }
 
-  /** Returns the unmasked scores of tokens 0 to `s` for token `s`, hidden by the causal mask from all but the last. */
+  /** Returns, per head, the raw scores of queries 0 to `s` with key `s`. The causal mask hides all but the last one. */
   ahead(layer: number, s: number): Promise<Float32Array[]> {
     return this.read("ahead", layer, s, "raw");
   }
 
   /**
-   * Returns `[layer, head, row]` of the sharpest head and its sharpest sampled row. A row's sharpness is its greatest
-   * weight, not counting the first, the previous and the own token; a head's is the mean over sampled rows.
+   * Returns `[layer, head, row]` of the sharpest head and its sharpest sampled row. The sharpness of a row is its
+   * greatest weight, not counting the first token, the previous token and the token itself. The sharpness of a head is
+   * the mean over its sampled rows.
    */
   async sharpest(total: number): Promise<[number, number, number]> {
     const { n_layer, n_head } = this.model.manifest.config;

@@ -1,8 +1,9 @@
-// The geometry of the machine's diagram: its columns, what its rows are, its labels, and the residual stream's lines.
+// The geometry of the machine's diagram: columns, roles of rows, labels, and the lines of the residual stream. Each
+// column shows a block, and each row shows a stage of all blocks.
 
 import type { Activation, Stage } from "../../runtime/engine/manifest";
 
-/** The subject of a row of the diagram: a stage of attention, of the MLP, or the residual stream after one of them. */
+/** The role of a row of the diagram: a stage of attention or of the MLP, or the residual stream after one of these. */
 export type Role = "attention" | "mlp" | "stream";
 
 /** Consecutive rows of the same role. */
@@ -12,18 +13,18 @@ export interface Group {
   count: number;
 }
 
-const LABELLED = 12; // up to this many blocks, each one is labelled
-const EVERY = 5; // with more blocks, every fifth one is
+const LABELLED = 12; // with at most this many blocks, every block is labelled
+const EVERY = 5; // with more blocks, every fifth block is labelled
 const LABELS = 176; // pixels of the column with the rows' labels, between the embedding and the first block
 const MIN_WIDTH = 700; // a narrower diagram has no labels
-const WIDE = 70; // pixels of a column from which the gaps are wide enough for all lines
+const WIDE = 70; // minimum pixels of a column at which the gaps are wide enough for all lines
 const GAPS: readonly [number, number] = [18, 5]; // pixels between wide and between narrow columns
-const BYPASS = 5; // pixels from a column to the line past its MLP
+const BYPASS = 5; // pixels from a column to the line that bypasses its MLP
 const HEAD = 4; // pixels of an arrowhead
 const IN_GROUP = 1; // pixels above and below a row within a group
 const AT_END = 3; // pixels above the first and below the last row of a group
 
-/** Returns the role of a stage that shows an activation of this kind. */
+/** Returns the role of a stage that shows an activation of this kind; `adds`: the part whose output the stage adds. */
 export function roleOf({ adds }: Pick<Stage, "adds">, kind: Activation["kind"] | undefined): Role {
   if (kind === "cache" || kind === "scores" || kind === "heads") return "attention";
   return adds ? "mlp" : "stream";
@@ -57,7 +58,7 @@ export function labelledBlocks(blocks: number): { block: number; span: number }[
 
 /** The diagram's columns: the embedding, a column with labels, the blocks and the logits. */
 export class Layout {
-  /** Width of the column with labels, in columns. */
+  /** Width of the column with labels, as a multiple of `unit`. */
   readonly labels: number;
   /** Pixels between two columns. */
   readonly gap: number;
@@ -65,9 +66,9 @@ export class Layout {
   readonly unit: number;
 
   constructor(
-    /** Pixels of the whole diagram. */
+    /** Width of the whole diagram in pixels. */
     readonly width: number,
-    /** Columns that show stages. */
+    /** Number of columns that show stages. */
     readonly columns: number,
   ) {
     const labels = width < MIN_WIDTH ? 0 : LABELS;
@@ -81,7 +82,7 @@ export class Layout {
     return this.unit >= WIDE;
   }
 
-  /** Returns the left edge of a column in pixels, or in the unit of a picture whose columns have this width. */
+  /** Returns the left edge of a column in pixels, for columns that are `unit` pixels apart (default: the diagram's). */
   left(column: number, unit = this.unit): number {
     return column * unit + (column ? Math.round(this.labels * unit) : 0);
   }
@@ -92,14 +93,14 @@ export class Layout {
   }
 }
 
-/** Lines and arrowheads as SVG paths, and the rectangles between the cells, which cover the picture. */
+/** The lines and arrowheads as SVG paths, and the rectangles that cover the picture between its cells. */
 export interface Wires {
   lines: string;
   heads: string;
   gaps: { x: number; y: number; width: number; height: number }[];
 }
 
-/** Returns how the residual stream runs through a diagram of this height: into each block, around its parts, and on. */
+/** Returns the residual stream's lines, which lead into each block, past its parts and to the next block. */
 export function wiresOf(layout: Layout, height: number, roles: readonly Role[]): Wires {
   const { columns, gap, wide } = layout;
   const row = height / roles.length;

@@ -10,7 +10,7 @@ import { Reader } from "../../runtime/gl/readback";
 import { compileAll } from "../../runtime/gl/shaders";
 import { ATTENTION, matrix, reach } from "./shaders";
 
-/** A picture of all heads: cells of `cell` pixels every `pitch` pixels, each with space for `capacity` tokens. */
+/** A picture of all heads: a cell of `cell` pixels every `pitch` pixels, each with space for `capacity` tokens. */
 export interface Grid {
   cell: number;
   pitch: number;
@@ -18,7 +18,7 @@ export interface Grid {
   heads: number;
 }
 
-/** Rows (or, transposed, columns) from `start` on of one layer's scores or weights, as an entry left them. */
+/** Consecutive rows (columns if transposed) of a layer's scores or weights, from `start` on, in an entry's texture. */
 export interface Slab {
   texture: WebGLTexture;
   view: View;
@@ -30,7 +30,7 @@ export interface Slab {
   transposed: boolean;
 }
 
-export const CELLS = 255; // maximum number of cells of the strip
+export const CELLS = 255; // maximum number of cells of the strip (the machine's picture, see strip.ts)
 
 type Uniform = number | boolean | readonly number[] | Float32Array;
 
@@ -112,7 +112,7 @@ export class Painter {
 
   // -- attention --------------------------------------------------------------------------------------------------
 
-  /** Starts (`clear`) or continues the grid of `layers` rows of cells; a new size starts it empty. */
+  /** Selects the image of the grid with `layers` rows of cells. `clear` or a new size empties the image. */
   grid(grid: Grid, layers: number, clear: boolean): void {
     const { gl } = this.device;
     const [width, height] = [grid.heads * grid.pitch, layers * grid.pitch];
@@ -122,7 +122,7 @@ export class Painter {
     if (clear) this.clear();
   }
 
-  /** Returns the image if it has this size; otherwise replaces it with an empty one. */
+  /** Returns the image if it has this size; otherwise deletes it and returns a new, empty image. */
   private sized(image: Atlas | null, width: number, height: number): Atlas {
     if (image?.width === width && image.height === height) return image;
     const { gl } = this.device;
@@ -144,7 +144,7 @@ export class Painter {
     gl.clear(gl.COLOR_BUFFER_BIT);
   }
 
-  /** Draws a slab of one layer, all its heads, into the grid. */
+  /** Draws a slab of one layer, with all heads, into the grid. */
   gridRows(grid: Grid, layer: number, slab: Slab): void {
     const atlas = this.atlas!;
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, atlas.framebuffer);
@@ -152,7 +152,7 @@ export class Painter {
     this.slab(slab, [0, bottom, atlas.width, grid.cell], [grid.cell, grid.pitch, grid.capacity, grid.heads], -1);
   }
 
-  /** Draws a slab of a head, or of the mean of all (`MEAN`), onto `present`'s canvas, one pixel per pair of tokens. */
+  /** Draws a slab of a head (-2: of the mean of all heads) while `present` runs, with one pixel per pair of tokens. */
   headRows(tokens: number, heads: number, head: number, slab: Slab): void {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
     this.slab(slab, [0, 0, tokens, tokens], [tokens, tokens, tokens, heads], head);
@@ -189,9 +189,9 @@ export class Painter {
   // -- matrices ---------------------------------------------------------------------------------------------------
 
   /**
-   * Draws the first `rows` rows of a texture's matrix, from row `first` of each tile on, in tiles of `height` rows.
-   * The matrix begins at texel `firstColumn` of each layer. `range` maps values to colours; null: estimated
-   * from the values.
+   * Draws `rows` rows of a texture's matrix. The texture may store the matrix as tiles: `height` rows of each tile are
+   * drawn, from the tile's row `first` on. In each layer of the texture, the matrix begins at the column of texels
+   * `firstColumn`. `range` has the values of the first and the last colour; null: estimated from the matrix.
    */
   matrix(
     target: HTMLCanvasElement,
@@ -241,7 +241,7 @@ export class Painter {
     });
   }
 
-  /** Draws `rows` x `cols` values of a texture into a cell of the strip; `measure` estimates their range again. */
+  /** Draws `rows` x `cols` values of a texture into a cell of the strip. `measure` also estimates their range again. */
   cell(
     size: readonly [number, number],
     cell: Cell,
@@ -286,7 +286,10 @@ export class Painter {
     if (this.strip) this.show(target, this.strip);
   }
 
-  /** Resizes the drawing canvas ahead of the first picture, one dimension a task: each waits twice for the driver. */
+  /**
+   * Resizes the drawing canvas before the first picture. Sets each dimension in a separate task, because setting one
+   * waits twice for the driver.
+   */
   async resizeAhead(width: number, height: number): Promise<void> {
     const { canvas } = this.device;
     if (canvas.width === width && canvas.height === height) return;
@@ -303,7 +306,7 @@ export class Painter {
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   }
 
-  /** Runs `draw` on an image of this size and puts it on a canvas of the page. */
+  /** Runs `draw` on an image of this size and puts the image on a canvas of the page. */
   present(target: HTMLCanvasElement, width: number, height: number, draw: () => void): void {
     const { gl, canvas } = this.device;
     this.resize(width, height);

@@ -1,4 +1,5 @@
-// Colour palettes for values: one by sign, in which zero is transparent, and ladders of eight colours.
+// Colour palettes for values: one palette with a hue for each sign, in which zero is transparent, and palettes that
+// interpolate eight colours.
 
 /** Colours above and below zero (red, green, blue; 0 to 255). Shaders draw smaller values more transparently. */
 export const BLUE = [51, 120, 245];

@@ -5,7 +5,8 @@ import type { Format } from "../../runtime/engine/formats";
 import type { Dtype, Integers } from "../../runtime/gl/program";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
-// Positive values have one hue, negative ones another; smaller values are more transparent, for light and dark pages.
+// Positive values have one hue and negative values another. Smaller values are more transparent, for light and dark
+// pages.
 const SIGNED = `
 vec4 paint(float v) {
   float a = clamp(abs(v), 0.0, 1.0);
@@ -13,7 +14,7 @@ vec4 paint(float v) {
 }
 `;
 
-/** Draws a layer's scores or weights from row u_rows.x, heads side by side. Texture row: (t - first) * heads + head. */
+/** Draws a layer's scores or weights, heads side by side. Token t's texture row: (t - first) * heads + head. */
 export const ATTENTION = `${COMMON}${SIGNED}
 out vec4 color;
 uniform FLOAT_SAMPLER u_x;
@@ -61,12 +62,12 @@ const DECODERS = import.meta.glob<string>("../../../../glsl/formats/*.glsl", {
   eager: true,
 });
 
-// The format whose decoder returns these levels.
+// Maps the type of a quantised format's stored integers to the format whose decoder reads such integers.
 const INTEGERS: Partial<Record<Dtype | Integers, Dtype>> = { i8: "q8", u8: "q5_1", u4: "q4" };
 
 const decoder = (name: string) => DECODERS[`../../../../glsl/formats/${name}.glsl`] ?? "";
 
-/** Returns GLSL that reads the scale, and the minimum, of a value of a quantised format in row `y`. */
+/** Returns GLSL that reads the scale and the minimum of a value in row `y`, for a quantised format. */
 const scaling = ({ group, scaleRows, minimum, wide }: Format) => {
   if (!group) return "const float scale = 1.0, minimum = 0.0;";
   const read = (n: string) =>
@@ -84,9 +85,9 @@ const values = (format: Format) => {
   const levels = INTEGERS[memory as Integers] ?? memory;
   return `${decoder(group ? "f16" : "")}${decoder(levels)}
 uniform ${texture === "uint" ? "usampler2DArray" : "FLOAT_SAMPLER"} u_x;
-uniform ivec4 u_tile;  // rows of a tile and its texels, column tiles, first row
+uniform ivec4 u_tile;  // rows of a tile, texels across a tile, column tiles, first row
 uniform ivec4 u_size;  // rows and columns shown, pixels across and down
-uniform ivec4 u_panel; // its texels, panels of a group of column tiles, panels of a layer, rows from one to the next
+uniform ivec4 u_panel; // width of a panel in texels, panels of a group of column tiles, panels of a layer, panel height
 uniform float u_first_column; // texel of a layer at which the matrix begins; Painter sets all numbers as floats
 const int SHARED = ${columnTiles};  // column tiles that share a texel
 float value(int row, int column) {
@@ -123,7 +124,7 @@ uniform bool u_auto;
 uniform bool u_signed;
 uniform vec2 u_range;
 uniform vec3 u_palette[8];
-uniform ivec4 u_place; // origin of the picture, its texel in u_reach, columns that a row is folded to (0: none)
+uniform ivec4 u_place; // origin of the picture, its texel in u_reach, columns that values are folded into (0: none)
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy) - u_place.xy;
   p.y = u_size.w - 1 - p.y;

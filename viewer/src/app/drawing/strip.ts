@@ -1,4 +1,5 @@
-// The machine's picture: the passes it shows, where each one is, and drawing them while they are played.
+// The strip is the machine's picture: a cell for each stage, which is a pass whose output the picture shows. Lists the
+// stages, places their cells, and draws them while the passes are played.
 
 import { memoryView } from "../../runtime/engine/field";
 import type { Watcher } from "../../runtime/engine/kv-cache";
@@ -8,7 +9,7 @@ import type { Layout } from "./diagram";
 import { CELLS, type Cell, type Painter } from "./painter";
 
 const GAP = 1; // pixels between cells
-const FLAT = 6; // matrices with fewer rows are folded
+const FLAT = 6; // matrices with fewer rows are folded into more rows
 const FASTEST = 100; // minimum ms between two pictures
 const MEASURED = 16; // pictures between two estimates of the values' range
 
@@ -17,19 +18,19 @@ export interface Stage {
   pass: number;
   label: string;
   name: string;
-  /** The activation that it shows. */
+  /** The activation that the stage shows. */
   of: string;
   column: number;
   line: number;
   texture: string;
   view: View;
-  /** The part of the block whose output it computes, such as `h.3.attn`; null: none. */
+  /** The part of the block whose output the pass computes, such as `h.3.attn`; null: none. */
   part: string | null;
-  /** The side of the matrix that is as long as the context: only its first tokens are in use. */
+  /** The side of the matrix that is as long as the context; only the text's tokens are in use there. null: no side. */
   tokens: "rows" | "cols" | null;
 }
 
-/** Returns the stages of an entry: one column per block, one before for the embedding and one after for the logits. */
+/** Returns an entry's stages. Column 0 has the embedding, the last column the logits, and each other column a block. */
 export function stages(model: Model, entry: Entry): Stage[] {
   const { n_layer } = model.manifest.config;
   const { generate } = model.programs;
@@ -55,19 +56,19 @@ export function stages(model: Model, entry: Entry): Stage[] {
   return found.sort((a, b) => a.pass - b.pass);
 }
 
-/** True if a pass computes an activation, changes it, or writes it into a cache of its name. */
+/** True if a pass computes an activation, changes it, or writes it into a cache with the activation's name. */
 function computes({ label, outputs }: Pass, name: string): boolean {
   return label === name || label === `${name}.edit` || outputs.some(([texture]) => texture === name);
 }
 
-/** Draws the stages of a token onto a canvas: of the next token, each time the page updates the text (`see`). */
+/** Draws the stages of a token onto a canvas. Each update of the text (`see`) requests a picture of the next token. */
 export class Strip implements Watcher {
   readonly stops: readonly number[];
   private readonly by: ReadonlyMap<number, number>;
   private readonly size: readonly [number, number]; // of the picture
   private drawn = 0;
   private wanted = true;
-  private read = Infinity; // tokens of the text in the context; positions beyond are empty
+  private read = Infinity; // number of the text's tokens that the model has read; later positions are empty
   private last = -Infinity;
   /** True while the page generates; the strip ignores tokens that a view decodes for its own purposes. */
   live: () => boolean = () => true;
@@ -104,7 +105,7 @@ export class Strip implements Watcher {
     return true;
   }
 
-  /** Requests a picture of the next token; `read`: the tokens of the text in the context. */
+  /** Requests a picture of the next token. `read` is the number of the text's tokens in the context. */
   see(read: number): void {
     this.read = read;
     this.wanted = true;
@@ -148,7 +149,7 @@ export class Strip implements Watcher {
   }
 }
 
-/** Returns the columns to fold `values` into, so that the result has about the aspect ratio of the cell. */
+/** Returns into how many columns to fold `values` values, so that the result has about the aspect ratio `aspect`. */
 export function foldOf(values: number, aspect: number): number {
   return 2 ** Math.max(0, Math.round(Math.log2(Math.sqrt(values * aspect))));
 }

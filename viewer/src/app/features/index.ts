@@ -1,4 +1,4 @@
-// The views, in the order of their tabs in each group, what other features add, and what the links to all views carry.
+// The views, in the order of their tabs in each group; the additions of other features; the settings in all links.
 
 import type { Addition, View } from "../stores/route";
 import { TEXT_PARAMS } from "../stores/settings";
@@ -19,7 +19,7 @@ import { view as train } from "./train/view";
 
 export const VIEWS: readonly View[] = [chat, text, attention, blocks, train, textures, passes, device];
 
-/** Additions to the page's frame, in the order of the parts of each place. */
+/** Additions to the page's frame. The parts that share a place are shown in this order. */
 export const ADDITIONS: readonly Addition[] = [models, open, split, federated, interventions, tour];
 
 /** The settings that the links to all views carry. */

@@ -1,4 +1,4 @@
-// Several continuations of the prompt, generated in a batch. The text itself stays.
+// Several continuations of the prompt, generated in a batch. The main text does not change.
 
 import { batch, computed, signal } from "@preact/signals";
 import type { Continuation } from "../../api";
@@ -11,17 +11,17 @@ import { settings } from "./settings";
 class ContinuationStore {
   /** Null: not requested. */
   readonly texts = signal<readonly Continuation[] | null>(null);
-  /** Their speed in tokens per second, together. */
+  /** The total speed of all continuations, in tokens per second. */
   readonly rate = signal(0);
   /** A status or error message. */
   readonly note = signal("");
-  /** The number of continuations; 0: the model in its current state can only write one text at a time. */
+  /** The number of continuations; 0 if the model in its current state can only write one text at a time. */
   readonly atOnce = computed(() => models.ready?.batch.texts ?? 0);
 
   private readonly meter = textMeter();
   private readonly restore = signal<() => void>(() => {}); // restores the prompt and the settings of the continuations
 
-  /** Generates them. */
+  /** Generates the continuations. */
   async write(): Promise<void> {
     await generation.stop();
     batch(() => {
@@ -58,10 +58,10 @@ class ContinuationStore {
         },
       });
     } finally {
-      cancelAnimationFrame(frame); // it would replace the texts that follow these
+      cancelAnimationFrame(frame); // a pending frame would replace the texts of a later request
       show();
     }
-    // first tokens come from the prefill
+    // the rate leaves out each text's first token, which the prefill computes
     const after = texts.reduce((sum, { ids }) => sum + Math.max(0, ids.length - 1), 0);
     this.rate.value = after ? (1000 * after) / (performance.now() - begun) : 0;
     this.note.value = signal.aborted ? "Stopped." : "";

@@ -1,4 +1,4 @@
-// The painter and the attention entries, which the views share.
+// The painter and the attention drawings, both shared by the views.
 
 import { Attention } from "../drawing/attention";
 import { Painter } from "../drawing/painter";
@@ -16,7 +16,7 @@ interface Tools {
 class DrawingStore {
   private tools: Tools | null = null;
 
-  /** Returns the painter and the attention entries, compiled; compiles them again after a lost context. */
+  /** Returns the compiled painter and attention entries for this model. Compiles them again after a lost context. */
   readonly ready = async (model: Model): Promise<Tools> => {
     const { device, options, programs } = model;
     const { generation } = device;
@@ -32,7 +32,7 @@ class DrawingStore {
     return tools;
   };
 
-  /** Returns the same tools without waiting, or null if they are not ready: for drawing during generation. */
+  /** Returns the tools that `ready` has prepared; null if they are not ready. For drawing during generation. */
   now(model: Model): Tools | null {
     const { tools } = this;
     if (tools?.model !== model || tools.generation !== model.device.generation) return null;

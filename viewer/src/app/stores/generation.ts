@@ -1,4 +1,4 @@
-// The text: its tokens, and generating them.
+// The text: stores its tokens and generates them.
 
 import { batch, computed, signal } from "@preact/signals";
 import type { Generated } from "../../api";
@@ -17,7 +17,7 @@ export interface Tok {
   label: string;
   given: boolean;
   p?: number;
-  /** The probability with which the sampler drew it; absent if it was given. */
+  /** The probability with which the sampler drew the token; absent if the token was given. */
   sampled?: number;
   top?: readonly Candidate[];
 }
@@ -25,23 +25,23 @@ export interface Tok {
 const ALTERNATIVES = 8; // per token
 
 class GenerationStore {
-  /** The recorded generation, shown until the model can run; `layers` and `heads` are its attention grid's size. */
+  /** The recorded generation, shown until the model can run. `layers` and `heads`: the size of its attention grid. */
   readonly recorded = signal<(Recorded & { layers: number; heads: number; about: Manifest }) | null>(null);
-  /** The manifest of the model, or of its recording while it loads. */
+  /** The manifest of the model; while the model loads, that of the recorded generation. */
   readonly manifest = computed(() => models.ready?.manifest ?? this.recorded.value?.about);
   readonly tokens = signal<Tok[]>([]);
   readonly running = signal(false);
   readonly note = signal("");
-  /** Why the latest generation ended; `note` has the error of one that failed. */
+  /** Why the latest generation ended. If it failed, `note` has the error. */
   readonly ended = signal<Generated["stopped"] | "failed">("tokens");
   readonly speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
   readonly chosen = signal<number | null>(null);
-  /** True while alternatives are computed that take more than a second. */
+  /** True while alternatives are computed, but only after the first second. */
   readonly weighing = signal(false);
-  /** The update of the text that comes next during a generation, with the number of its tokens in the context. */
+  /** The next update of the text during a generation; `read` is the number of the text's tokens in the context. */
   readonly upcoming = signal<{ read: number } | null>(null);
   readonly ids = computed(() => this.tokens.value.map((t) => t.id));
-  /** The part of the text that fits the model's context: its first position, its tokens and their ids. */
+  // the part of the text that fits the model's context: the position of its first token, its tokens and their ids
   readonly readFrom = computed(() => models.ready?.context.readFrom(this.tokens.value.length) ?? 0);
   readonly read = computed(() => models.ready?.context.read(this.tokens.value) ?? []);
   readonly readIds = computed(() => this.read.value.map((t) => t.id));
@@ -62,8 +62,8 @@ class GenerationStore {
   }
 
   /**
-   * Keeps the recorded text, if the prompt and the settings are the recorded ones. Returns true if it did: nothing
-   * needs to be generated then.
+   * Keeps the recorded text if the prompt and the settings are the recorded ones. Returns true if the text was kept:
+   * nothing needs to be generated then.
    */
   keepRecorded(): boolean {
     const found = this.recorded.value;
@@ -94,7 +94,7 @@ class GenerationStore {
   /** Generates text after the prompt. */
   async write(): Promise<void> {
     await this.attempt(async () => {
-      await this.stop(); // a text that ends later would replace the prompt
+      await this.stop(); // a generation that ends later would replace the prompt
       this.repeat = () => this.write();
       const list = settings.promptIds();
       engine().model.check(list);
@@ -105,8 +105,8 @@ class GenerationStore {
   }
 
   /**
-   * Shows the text of `ids` and continues it by up to `count` tokens. Tokens that the text begins with already keep
-   * their alternatives. `again` generates the text another time, after a change of the model.
+   * Shows the text of `ids` and continues it by up to `count` tokens. The tokens with which both `ids` and the current
+   * text begin keep their alternatives. After a change of the model, `again` is called to generate the text again.
    */
   async continueIds(ids: readonly number[], count: number, again: () => Promise<void>): Promise<void> {
     await this.stop();
@@ -122,7 +122,7 @@ class GenerationStore {
     await this.attempt(() => this.extend(count, ids.length));
   }
 
-  /** Shows a text that was written before. */
+  /** Shows a text that was generated earlier. */
   async show(tokens: readonly Tok[]): Promise<void> {
     await this.stop();
     batch(() => {
@@ -131,17 +131,17 @@ class GenerationStore {
     });
   }
 
-  /** Returns the tokens of a prompt and of what the model once wrote after it, whose probabilities `weigh` computes. */
+  /** Returns the tokens of a prompt and of a stored answer to it. `weigh` computes their probabilities when needed. */
   toksOf(prompt: readonly number[], written: readonly number[]): Tok[] {
     return this.given([...prompt, ...written]).map((tok, i) => ({ ...tok, given: i < prompt.length }));
   }
 
-  /** Generates the text another time, as it was requested. */
+  /** Generates the text again as the last `write` or `continueIds` did. */
   async again(): Promise<void> {
     await this.repeat();
   }
 
-  /** Generates `count` tokens from position `from` on (default: the end); `instead` is then the token at `from`. */
+  /** Generates `count` tokens from position `from` on (default: the end). `instead` replaces the token at `from`. */
   async go(count: number, from?: number, instead?: number): Promise<void> {
     await this.attempt(async () => {
       await this.stop();
@@ -178,8 +178,8 @@ class GenerationStore {
   }
 
   /**
-   * Stops a running generation. Calls resolve in their order, each after the previous caller has continued: it may have
-   * begun a generation, which is stopped as well, so that the last request wins.
+   * Stops a running generation. Calls resolve in order, each after the previous caller has continued. If that caller
+   * began a generation, this call stops that generation too, so that only the last requested generation continues.
    */
   stop(): Promise<void> {
     return this.stops.run(async () => {
@@ -190,7 +190,7 @@ class GenerationStore {
     });
   }
 
-  /** Runs `work` as the running generation, which `stop` aborts. */
+  /** Runs `work` as the current generation; `stop` aborts it. */
   async run(work: (signal: AbortSignal) => Promise<void>): Promise<void> {
     this.abort = new AbortController();
     this.running.value = true;
@@ -246,13 +246,16 @@ class GenerationStore {
       this.note.value = ends[result.stopped];
       this.ended.value = result.stopped;
     } finally {
-      cancelAnimationFrame(frame); // it would replace the text that follows this one
+      cancelAnimationFrame(frame); // a pending frame would replace a later text
       this.recorded.value = null; // replaced by the model's own text
       shown();
     }
   }
 
-  /** Returns the rest of the recorded text if it begins with these tokens: it is shown until the model catches up. */
+  /**
+   * Returns the recorded tokens that follow `list`, which are shown until the model generates tokens. Returns none if
+   * the recorded text does not begin with `list`.
+   */
   private recordedAfter(list: readonly Tok[]): readonly Tok[] {
     const all = this.recorded.value?.tokens ?? [];
     return list.every((tok, i) => tok.id === all[i]?.id)
@@ -260,7 +263,7 @@ class GenerationStore {
       : [];
   }
 
-  /** Computes alternatives for a token that is pointed at and has none: of the prompt, or of a stored answer. */
+  /** Computes alternatives for the chosen token if it has none: a token of the prompt or of a stored answer. */
   async weigh(): Promise<void> {
     const [at, list] = [this.chosen.value, this.tokens.value];
     const tok = at ? list[at] : undefined; // the first token has no context to predict it from
@@ -300,7 +303,7 @@ class GenerationStore {
   }
 }
 
-/** Truncates the text after token `from` to `length` characters, to hide the stop text. */
+/** Truncates the text of the tokens from index `from` on to `length` characters, to hide the stop text. */
 function truncate(list: Tok[], from: number, length: number): void {
   let at = from;
   for (let left = length; at < list.length && left > 0; at++) {

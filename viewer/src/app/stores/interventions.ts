@@ -1,4 +1,4 @@
-// Interventions on the model, the unchanged model's text, and what they change.
+// Interventions on the model, the unchanged model's text, and the effect of the interventions on that text.
 
 import { batch, computed, signal } from "@preact/signals";
 import { parseIntervention } from "../../runtime/engine/interventions";
@@ -21,7 +21,8 @@ class InterventionStore {
   private readonly pending = signal(false);
   private readonly problem = signal("");
   /**
-   * Change of each token's log-probability (nats) in the original text by the interventions; null: not computed yet.
+   * For each token of the original text, by how many nats the interventions change its log-probability (NaN in the
+   * prompt); null: not computed yet.
    */
   readonly shifts = signal<readonly number[] | null>(null);
 
@@ -33,7 +34,7 @@ class InterventionStore {
 
   /** Replaces all interventions; with `again`, generates the text again. A later call replaces one that still waits. */
   async set(parts: readonly string[], again = true): Promise<void> {
-    this.parts.value = parts; // before any wait, since the next change is added to these
+    this.parts.value = parts; // set before any await, because the next change adds to these parts
     const replaced = () => this.parts.value !== parts;
     await generation.stop();
     if (replaced()) return;
@@ -76,7 +77,7 @@ class InterventionStore {
     });
   }
 
-  /** Computes `shifts`: scores the original text with the changed model. A new change, generation or view aborts it. */
+  /** Computes `shifts`: scores the original text with the changed model. A new change, text or view aborts scoring. */
   async weighShifts(): Promise<void> {
     const [whole, of, seen] = [this.before.value, this.applied.value, route.view.value];
     const first = whole?.findIndex((tok) => !tok.given && tok.p !== undefined) ?? -1;
@@ -99,7 +100,7 @@ function isIntervention(text: string): boolean {
   try {
     return Boolean(parseIntervention(text).part);
   } catch {
-    return false; // a link may hold anything
+    return false; // a link may contain any text
   }
 }
 

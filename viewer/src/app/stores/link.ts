@@ -6,27 +6,27 @@ import { batch, type Signal } from "@preact/signals";
 export interface Param<T> {
   key: string;
   signal: Signal<T>;
-  /** Returns the value of a text; undefined if the text is invalid. */
+  /** Returns the value that a text of a link stands for; undefined if the text is invalid. */
   parse: (text: string) => T | undefined;
-  /** Returns the text of a value; null: the link does without it. */
+  /** Returns the text of a link for a value; null omits the parameter from the link. */
   format: (value: T) => string | null;
-  /** The value without a valid text. */
+  /** Returns the value to use if the link has no valid text. */
   default: () => T;
-  /** True if an entry of the browser's history restores it, as opposed to settings of the text. */
+  /** True if an entry of the browser's history restores the parameter; false for settings of the text. */
   history: boolean;
 }
 
-/** A parameter of any type, as tables hold them. */
+/** A row of a table of parameters, whatever the type of its value. */
 export interface AnyParam {
   readonly key: string;
   readonly history: boolean;
   /** Sets the signal from a link. */
   read: (link: URLSearchParams) => void;
-  /** Returns the text for a link; null: none. */
+  /** Returns the text for a link; null omits the parameter. */
   write: () => string | null;
 }
 
-/** Returns a row of a table. `history` is true unless given, `format` is `String` unless given. */
+/** Returns a row of a table. `history` defaults to true, and `format` to `String`. */
 export function param<T>(
   row: Pick<Param<T>, "key" | "signal" | "parse"> & Partial<Param<T>> & { default: () => T },
 ): AnyParam {
@@ -56,12 +56,12 @@ export function writeParams(params: readonly AnyParam[]): [string, string][] {
   });
 }
 
-/** Returns a number; undefined if the text is none. */
+/** Returns the number that a text stands for; undefined if the text is not a finite number. */
 export function parseNumber(text: string): number | undefined {
   return text !== "" && Number.isFinite(Number(text)) ? Number(text) : undefined;
 }
 
-/** Returns a function that parses a number and moves it into a range. */
+/** Returns a function that parses a number and clamps the number to the range from 0 to `most`. */
 export const parseWithin = (most: number) => (text: string) => {
   const value = parseNumber(text);
   return value === undefined ? undefined : Math.min(Math.max(0, value), most);
@@ -73,7 +73,7 @@ export function parseWhole(text: string): number | undefined {
   return value === undefined ? undefined : Math.min(Math.max(0, Math.floor(value)), Number.MAX_SAFE_INTEGER);
 }
 
-/** Returns a function that accepts one of these texts. */
+/** Returns a parser that accepts the texts `all`, and returns undefined for any other text. */
 export const parseOneOf =
   <T extends string>(all: readonly T[]) =>
   (text: string) =>

@@ -1,8 +1,9 @@
 // Limits how often the page updates during generation, so that updates cost only a small share of the time.
-// A "look" is one such update: it reads results back and renders, which delays the tokens after it.
+// A "look" is one such update: it reads results back and renders, which delays the tokens after it. A read may return
+// several tokens.
 
 const WEIGHT = 0.2; // of the newest value in a running mean
-const SETTLED = 120; // ms after a look until it no longer delays tokens: its frame is drawn after tokens already queued
+const SETTLED = 120; // ms for which a look delays tokens: its frame is drawn after the tokens that are already queued
 const TOKENS = 4; // undelayed tokens needed to measure the time of a token
 const CHECK = 60; // looks between two such measurements
 
@@ -11,9 +12,9 @@ export class Meter {
   private cost = 0; // running mean: ms that a look delays the tokens after it, in total
   private last = -Infinity; // time of the last look, ms
   private before: number | null = null; // arrival time of the previous token, ms
-  private came = 0; // tokens of the current read
+  private came = 0; // tokens received so far in the current read
   private tokens = 0; // tokens since the last look
-  private settled = 0; // those of them that it did not delay
+  private settled = 0; // of these, the tokens that the look did not delay
   private looks = 0; // looks since `plain` was measured
 
   constructor(
@@ -24,7 +25,7 @@ export class Meter {
     private readonly slowest: number,
   ) {}
 
-  /** Called for each token. Returns true if it is time to look; never while `more` tokens of the same read follow. */
+  /** Called for each token. Returns true if a look is due; always false while `more` tokens of the same read follow. */
   due(more = 0, now = performance.now()): boolean {
     this.came++;
     if (more) return false;
@@ -60,5 +61,5 @@ export class Meter {
 
 const mean = (old: number, value: number) => old + (old ? WEIGHT : 1) * (value - old);
 
-/** Returns a meter for a text that is generated: rendering slows generation down on software drivers. */
+/** Returns a meter for generating a text. On software drivers, rendering slows the generation down. */
 export const textMeter = () => new Meter(0.03, 40, 1000);

@@ -19,7 +19,7 @@ class ModelStore {
     shaders: 0,
     speed: 0,
   });
-  /** Which model is in use, and the name of a model opened from files. */
+  /** The model in use; `fileName` is the name of a model opened from files. */
   readonly used = signal<Used>("own");
   readonly fileName = signal("");
   /** Progress of a switch to another model, and the error message if it failed. */
@@ -78,7 +78,7 @@ class ModelStore {
     this.preparing.value = false;
   }
 
-  /** Returns how many shaders are ready while some are compiled, else another text. */
+  /** Returns the progress while shaders compile, else the text `otherwise`. */
   compilingOr(otherwise: string): string {
     const { compiled, shaders } = this.engine.own.device.compiling.value;
     return compiled < shaders ? `Compiling shaders ${compiled} of ${shaders}` : otherwise;

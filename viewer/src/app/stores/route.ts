@@ -1,4 +1,4 @@
-// Which view is shown, and what a view is.
+// The view that is shown, and the types of views and of other parts of the page.
 
 import { signal } from "@preact/signals";
 import type { IconNode } from "lucide";
@@ -23,31 +23,31 @@ export interface View<Name extends ViewName = ViewName> {
   /** The settings that a link to this view carries. */
   params: readonly AnyParam[];
   component: ComponentType;
-  /** The part of it that shows the recorded generation while the model is loading. */
+  /** The part of the view that shows the recorded generation while the model is loading. */
   recorded?: ComponentType;
   /** Shown instead of grey shapes while the model is loading. */
   coming?: ComponentType;
-  /** Returns true if this model has the view; by default, each has it. */
+  /** Returns true if this model has the view; by default, every model has it. */
   available?: (manifest: Manifest) => boolean;
-  /** Restricts its selection to what the current model has. */
+  /** Restricts the view's selection to what the current model has. */
   fit?: () => void;
-  /** True if it shows the alternatives of a chosen token, which are then computed. */
+  /** True if the view shows the alternatives of the chosen token. They are computed only for such a view. */
   alternatives?: boolean;
-  /** True if a phone shows above it what the page says about the model. */
+  /** True if a phone shows the page's description of the model above the view. */
   introduced?: boolean;
   /** The target of the keyboard's skip link; by default, the view. */
   skipTo?: { title: string; selector: string };
-  /** True if it continues when another model is selected; by default, it begins again. */
+  /** True if the view keeps its state when another model is selected; by default, the view starts again. */
   stays?: boolean;
 }
 
-/** The parts of the page's frame of a feature without a tab. Each part also decides when it is shown. */
+/** The parts that a feature without a tab adds to the page's frame. Each part also decides when it is shown. */
 export interface Addition {
   /** The settings that the links to all views carry. */
   params?: readonly AnyParam[];
   /** In the header, after the page's name. */
   header?: ComponentType;
-  /** In the header, at the end of what the page says about the model. */
+  /** In the header, at the end of the description of the model. */
   about?: ComponentType;
   /** Next to the tabs. */
   corner?: ComponentType;
@@ -87,7 +87,7 @@ class RouteStore {
     scrollTo({ top: 0 });
   }
 
-  /** Opens a view and scrolls to a part of it once it is rendered; `nearest`: only as far as needed. */
+  /** Opens a view and scrolls to a part of it once it is rendered. `nearest` scrolls only as far as needed. */
   showAt(name: ViewName, part: string, block: ScrollLogicalPosition = "start"): void {
     this.show(name);
     setTimeout(() => document.querySelector(part)?.scrollIntoView({ block }), DRAWN_MS);

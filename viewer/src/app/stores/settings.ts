@@ -6,10 +6,10 @@ import { samplingDefaults } from "../../runtime/engine/sampling-defaults";
 import { param, parseNumber, parseText, parseWhole, parseWithin, unlessEmpty } from "./link";
 import { engine, models } from "./model";
 
-/** The maximum of tokens to generate at once. */
+/** The maximum number of tokens to generate at once. */
 export const MAX_TOKENS = 4096;
 
-/** Returns the settings of a text unless a link or the visitor changes them. A page's recorded text has them too. */
+/** Returns the default settings of a text. The page's recorded text has these settings too. */
 function defaults() {
   const { temperature, topK, topP, minP } = samplingDefaults(models.ready?.manifest.sampling);
   return {
@@ -38,14 +38,14 @@ class SettingsStore {
   readonly repetitionPenalty = signal(1);
   readonly seed = signal(0);
   readonly stop = signal("");
-  /** True if tokens are guessed from the text, and several checked at once. The text does not depend on it. */
+  /** True if tokens are guessed from the text, and several guesses are checked at once. The text stays the same. */
   readonly speculate = signal(false);
-  /** The number of tokens of the prompt in its field. */
+  /** The number of tokens in the prompt field. */
   readonly promptLength = computed(() => (models.ready ? this.knownIds().length : 0));
   private recommended = defaults(); // of the model in use
   private readonly asked = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
 
-  /** Returns what determines the text. */
+  /** Returns the settings that determine the text. */
   get all() {
     const { prompt, tokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop } = this;
     return { prompt, tokens, temperature, topK, topP, minP, repetitionPenalty, seed, stop };
@@ -72,21 +72,21 @@ class SettingsStore {
     return Object.entries(defaults()).every(([key, value]) => this[key as keyof Defaults].value === value);
   }
 
-  /** Returns the initial prompt: the export's first, or a few ids without a tokenizer; "" until the model can run. */
+  /** Returns the initial prompt: the export's first, or three ids without a tokenizer. Until a model can run: "". */
   opening(): string {
     const model = models.ready;
     if (!model) return "";
     return model.tokenizer ? this.shorter(model.manifest.prompts[0]?.text ?? "") : "1 2 3";
   }
 
-  /** Restricts the settings of a link to what can be generated. */
+  /** Clamps the number of tokens of a link to the range from 1 to `MAX_TOKENS`. */
   fit(): void {
     this.tokens.value = Math.min(Math.max(1, Math.floor(this.tokens.value)), MAX_TOKENS);
   }
 
   /**
-   * Restores the prompt and the length that were last used with this model, which replaced `before`. Sampling settings
-   * that were the recommended ones of `before` become those of this model.
+   * Restores the prompt and the length that were last used with the model `used`, which has replaced `before`. A
+   * sampling setting that has the value recommended for `before` gets the value recommended for `used`.
    */
   adopt(before: Used, used: Used): void {
     this.asked.set(before, { prompt: this.prompt.value, tokens: this.tokens.value });
@@ -98,7 +98,7 @@ class SettingsStore {
     });
   }
 
-  /** Samples as the model recommends, except for settings that were changed, or whose key a link has (`given`). */
+  /** Applies the model's recommended sampling settings, except those that were changed or are in a link (`given`). */
   useRecommended(given: (key: string) => boolean = () => false): void {
     const recommended = defaults();
     for (const key of Object.keys(KEYS) as (keyof typeof KEYS)[]) {
@@ -115,14 +115,14 @@ class SettingsStore {
       topK: topK.value || null,
       topP: topP.value < 1 ? topP.value : null,
       minP: minP.value || null,
-      // no split server supports it
+      // split servers do not support a penalty
       repetitionPenalty: penalty.value === 1 || engine().model.split ? null : penalty.value,
       seed: seed.value,
       ...(stop.value ? { stop: stop.value } : {}),
     };
   }
 
-  /** Draws another seed: the same one would give the same text. */
+  /** Draws another seed, because the same seed would give the same text. */
   reseed(): void {
     this.seed.value = Math.floor(Math.random() * 1e6);
   }
@@ -134,12 +134,12 @@ class SettingsStore {
     return (this.prompt.value.match(/\d+/g) ?? []).map(Number);
   }
 
-  /** Returns the tokens of the prompt; none if the vocabulary lacks a character: generating then reports it. */
+  /** Returns the tokens of the prompt, or none if the vocabulary lacks a character; generation reports that error. */
   knownIds(): number[] {
     return known(() => this.promptIds());
   }
 
-  /** Returns the last lines of a prompt that fit half the context, so that new text fits in the other half. */
+  /** Returns as many last lines of a prompt as fit half the context, so that new text fits in the other half. */
   private shorter(text: string): string {
     const glgpt = engine();
     const ids = known(() => glgpt.encode(text));

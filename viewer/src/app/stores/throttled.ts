@@ -2,7 +2,7 @@
 
 import { effect, untracked, type Signal } from "@preact/signals";
 
-/** Returns a function that runs `work` at most once every `ms` milliseconds; the last call is never lost. */
+/** Returns a function whose calls run `work` at most once every `ms` milliseconds, and always after the last call. */
 export function throttled(work: () => void, ms: number): () => void {
   let waiting = false;
   return () => {
@@ -16,8 +16,8 @@ export function throttled(work: () => void, ms: number): () => void {
 }
 
 /**
- * Shows in `target` the value that `read` returns with its source: another source at once, changes of the same one at
- * most every `ms` milliseconds. Returns how to stop.
+ * Copies the value that `read` returns to `target`. The value of another source is copied at once; changes of the same
+ * source are copied at most every `ms` milliseconds. Returns a function that stops the copying.
  */
 export function follow<T>(target: Signal<T>, read: () => { source: unknown; value: T }, ms: number): () => void {
   let shown: unknown;

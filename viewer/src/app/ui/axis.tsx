@@ -14,7 +14,7 @@ export interface Axes {
   colName?: (col: number) => string;
 }
 
-/** Returns the labels for an activation, weight or cache of this size; its first row is that of token `start`. */
+/** Returns the labels for an activation, weight or cache of this size, which begins with the row of token `start`. */
 export function axesOf(
   model: Model,
   name: string,
@@ -27,7 +27,7 @@ export function axesOf(
   const heads = about?.heads ?? 1;
   if (about?.kind === "scores" || about?.kind === "pattern") {
     const head = (row: number) => `head ${row % heads}`;
-    const one = rows <= heads; // only the decoded token
+    const one = rows <= heads; // the rows are those of a single token, the decoded one
     return {
       rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`),
       colName: token,
@@ -36,7 +36,7 @@ export function axesOf(
   const outside = model.names.block(name) < 0; // within a block, a width may equal the vocabulary's size by chance
   const words = outside && cols === config.vocab_size ? { colName: (id: number) => generation.label(id) } : {};
   if (about) {
-    if (cols !== heads * about.width) return {}; // partial sums
+    if (cols !== heads * about.width) return {}; // the pass wrote partial sums, not the activation
     const rowName = (row: number) => token(about.kind === "cache" ? row : start + row);
     return heads > 1
       ? { rowName, colName: (col) => `head ${Math.floor((col * heads) / cols)}` }
@@ -52,7 +52,7 @@ interface Props {
   across: boolean;
 }
 
-/** As many labels as fit along an edge of a picture; a label that repeats is shown once, at its first place. */
+/** Shows as many labels as fit along an edge of a picture. Of consecutive equal labels, it shows only the first. */
 export function Axis({ count, name, across }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const room = useSignal(0);

@@ -11,7 +11,7 @@ export interface Curve {
   /** The name of a CSS custom property, such as `--accent`. */
   color: string;
   values: (number | null)[];
-  /** True for few points: draws them as dots joined by lines. */
+  /** True to draw the points as dots joined by lines, for a curve with few points. */
   sparse?: boolean;
   /** True for a curve of another run. */
   dashed?: boolean;
@@ -23,7 +23,7 @@ export interface Level {
   at: number;
 }
 
-// steps between ticks
+// possible distances between ticks, in steps
 const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5].map((power) => n * 10 ** power)).sort((a, b) => a - b);
 
 interface Props {
@@ -38,7 +38,7 @@ interface Props {
   height: number;
 }
 
-/** Resolves a CSS custom property to a colour of the current scheme, since a canvas does not support `light-dark()`. */
+/** Returns a CSS custom property as a colour of the current scheme: a canvas does not support `light-dark()`. */
 function resolved(host: HTMLElement, name: string): string {
   host.style.color = `var(${name})`;
   const { color } = getComputedStyle(host);

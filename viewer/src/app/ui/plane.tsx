@@ -14,16 +14,16 @@ import { classes } from "./classes";
 import ui from "./shared.module.css";
 import style from "./plane.module.css";
 
-const WIDEST = 2048; // maximum width of a picture in pixels; of wider matrices, some columns are left out
+const WIDEST = 2048; // maximum width of a picture in pixels; the picture of a wider matrix skips columns
 const HIGHEST = 1024; // maximum height
 
-/** The matrix to show, after the passes that compute it were played. */
+/** The matrix to show. The passes that compute it have been played. */
 export interface Subject {
   player: Player;
   view: View;
   /** Rows that are in use. */
   rows: number;
-  /** Texel of each layer at which the matrix begins. */
+  /** The column of texels in each layer at which the matrix begins. */
   firstColumn?: number;
 }
 
@@ -44,7 +44,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const field = useSignal<Field | null>(null);
-  const fieldLabel = useSignal(""); // of the matrix that `field` holds: the previous one until the next is drawn
+  const fieldLabel = useSignal(""); // label of the matrix in `field`: the previous matrix until the next one is drawn
   const palette = useSignal(0);
   const rangeKind = useSignal<RangeKind>("inner");
   const own = useSignal<[number, number]>([-1, 1]);

@@ -1,4 +1,4 @@
-// Grids and lists of buttons with a single tab stop: arrow keys move within them, Tab leaves them.
+// Grids and lists of buttons with a single tab stop: arrow keys move within a grid or list, and Tab leaves it.
 
 const STEPS: Record<string, readonly [number, number]> = {
   ArrowLeft: [-1, 0],

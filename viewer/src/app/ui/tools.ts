@@ -6,8 +6,9 @@ import type { Model } from "../../runtime/engine/model";
 import { engine } from "../stores/model";
 
 /**
- * Runs `work` on the device after each change of `inputs`, one at a time, and skips all but the latest. Returns a
- * signal that is true while it works. `failed` receives the error message, and an empty string before each attempt.
+ * Runs `work` on the device after each change of `inputs`, one run at a time, and skips all waiting runs but the
+ * latest. Returns a signal that is true until the latest run ends. `failed` receives the error message of a run, and an
+ * empty string before each run.
  */
 export function useDevice(
   work: (model: Model) => Promise<void>,
@@ -39,7 +40,7 @@ export function useDevice(
   return busy;
 }
 
-/** Keeps the queries of all layers while a text is generated, until the component is gone. */
+/** Makes the KV cache keep the queries of all layers during generation, until the component is unmounted. */
 export function useQueries({ cache }: Model): void {
   useEffect(() => {
     cache.shown++;
@@ -90,7 +91,7 @@ export function useDrop(opened: (files: File[]) => void): ReadonlySignal<boolean
   const over = useSignal(false);
   useEffect(() => {
     const dragged = (event: DragEvent) => {
-      if (!event.dataTransfer?.types.includes("Files")) return; // a text, which a field may take
+      if (!event.dataTransfer?.types.includes("Files")) return; // dragged text, which an input field may accept
       event.preventDefault();
       over.value = event.type === "dragover";
       if (event.type === "drop") opened(Array.from(event.dataTransfer.files));
@@ -104,12 +105,12 @@ export function useDrop(opened: (files: File[]) => void): ReadonlySignal<boolean
   return over;
 }
 
-/** True in a window as wide as the style sheets' for two columns. */
+/** True if the window is wide enough for the two columns of the style sheets. */
 export const isWide = () => matchMedia("(min-width: 860px)").matches;
 
-const COPIED_MS = 2000; // ms for which a button says that it copied
+const COPIED_MS = 2000; // ms for which a button shows that the text was copied
 
-/** Returns a function that copies a text, and true for a while afterwards; null: a page over plain http cannot copy. */
+/** Returns `copy`, which copies a text (null over plain http), and `copied`: true for `COPIED_MS` ms after copying. */
 export function useCopy(text: string): { copied: boolean; copy: (() => void) | null } {
   const copied = useSignal(false);
   const copy = () =>

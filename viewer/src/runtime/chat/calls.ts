@@ -1,16 +1,20 @@
-// Finds calls of functions in a model's text while it arrives; the desktop's glgpt/api/calls.py has the same rules.
+// Finds calls of functions in a model's text while the text arrives. The desktop's glgpt/api/calls.py has the same
+// rules.
 
 import { dumped, isObject, type Json } from "../gl/json";
 
 export const OPEN = "<tool_call>";
 export const CLOSE = "</tool_call>";
-/** Names of a call's arguments, the second in Llama 3's form. */
+/** Names of the field with a call's arguments. Llama 3's form uses `PARAMETERS`. */
 export const ARGUMENTS = "arguments";
 export const PARAMETERS = "parameters";
-const TAG = "<|python_tag|>"; // Llama 3 may write it before a call
+const TAG = "<|python_tag|>"; // Llama 3 may write this before a call
 const HEAD = /^\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)/;
 
-/** A part of call `index`: with `name` its beginning; `arguments` continues the JSON of its arguments. */
+/**
+ * A part of call number `index`. `name`: the function, in the call's first part; null in later parts. `arguments`: the
+ * next piece of the arguments' JSON.
+ */
 export interface CallPart {
   index: number;
   arguments: string;
@@ -19,18 +23,19 @@ export interface CallPart {
 
 /**
  * Separates a model's text into content and calls of the functions `names`. A call is `{"name": …, "arguments": {…}}`
- * between <tool_call> and </tool_call>, or without them at the beginning of the text, also with "parameters". Calls of
- * other functions stay content. `most` is the number of calls after which the rest is dropped.
+ * between <tool_call> and </tool_call>. At the beginning of the text, a call needs no tags. The field "arguments" may
+ * also be named "parameters". Calls of other functions stay content. After `most` calls, the rest of the text is
+ * dropped.
  */
 export class CallParser {
   /** The number of complete calls. */
   count = 0;
   private held = "";
   private state: "text" | "call" | "arguments" | "after" = "text";
-  private opened = ""; // the text before the call: OPEN, or "" at the beginning of the answer
-  private fresh = true; // until there is content: a call may begin without OPEN
-  private readonly end = new JsonEnd(); // of the arguments
-  private brace = false; // the call itself is still to be closed
+  private opened = ""; // the tag before the current call: OPEN, or "" if the call began without a tag
+  private fresh = true; // no content since the beginning or the last call: a call may begin without OPEN
+  private readonly end = new JsonEnd(); // finds the end of the arguments
+  private brace = false; // the brace that closes the call is still to come
   private parts: (string | CallPart)[] = [];
 
   constructor(
@@ -38,14 +43,14 @@ export class CallParser {
     private readonly most = Infinity,
   ) {}
 
-  /** Returns the parts that are known after a piece of the text. */
+  /** Appends a piece of the text. Returns the parts that are complete now and were not returned before. */
   push(piece: string): (string | CallPart)[] {
     this.held += piece;
     while (this.held && (this.count < this.most || this.state === "arguments") && this.step());
     return this.taken();
   }
 
-  /** Returns the rest at the end of the text: a call that is not complete is content. */
+  /** Returns the remaining parts at the end of the text. An incomplete call is content. */
   flush(): (string | CallPart)[] {
     if ((this.state === "text" || this.state === "call") && this.count < this.most) {
       const text = (this.state === "call" ? this.opened : "") + this.held;
@@ -67,7 +72,7 @@ export class CallParser {
     this.fresh &&= !text.trim();
   }
 
-  /** Returns true if a part of the held text was taken and the next state can go on. */
+  /** Processes the held text in the current state. Returns false if it needs to wait for more text. */
   private step(): boolean {
     if (this.state === "text") return this.text();
     if (this.state === "call") return this.call();
@@ -148,7 +153,7 @@ export class CallParser {
   }
 }
 
-/** Finds the end of an object or a list of JSON that arrives in pieces. */
+/** Finds the end of a JSON object or list that arrives in pieces. */
 class JsonEnd {
   private depth = 0;
   private quoted = false;
@@ -158,7 +163,7 @@ class JsonEnd {
     this.depth = 0;
   }
 
-  /** Returns the position after the end, in this piece; -1: it is not there yet. */
+  /** Returns the position after the end, within this piece; -1: the end has not arrived. */
   find(piece: string): number {
     for (let i = 0; i < piece.length; i++) {
       const character = piece[i]!;

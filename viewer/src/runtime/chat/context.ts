@@ -1,18 +1,18 @@
-// Which messages of a conversation a model reads when they do not all fit its context.
+// Chooses the messages that a model reads if a conversation does not fit the context of the model.
 
 import { PageError } from "../gl/errors";
 import type { ChatMessage, ChatTemplate } from "./template";
 
-export const CHAT_TOKENS = 512; // maximum tokens of an answer, if none are given; the same as on the desktop
-const ANSWER_SHARE = 4; // an answer gets at least a quarter of the context, or its maximum length if that is less
+export const CHAT_TOKENS = 512; // default maximum tokens of an answer; the same as on the desktop
+const ANSWER_SHARE = 4; // an answer gets at least 1/4 of the context, or its maximum length if that is less
 
-/** The ids of a conversation up to where the answer begins, and how many of its oldest messages they leave out. */
+/** The ids of a conversation up to the beginning of the answer, and the number of oldest messages that are left out. */
 export interface Fitted {
   ids: number[];
   dropped: number;
 }
 
-/** Returns how many tokens a prompt must leave of a context of `limit` tokens, for an answer of up to `tokens`. */
+/** Returns how many of a context's `limit` tokens a prompt must leave for an answer of up to `tokens` tokens. */
 export function reserved(tokens: number, limit: number): number {
   return Math.min(tokens, Math.max(1, Math.floor(limit / ANSWER_SHARE)));
 }
@@ -23,9 +23,10 @@ export function systems(messages: readonly ChatMessage[]): number {
 }
 
 /**
- * Encodes messages for an answer of up to `tokens` tokens, without the `dropped` oldest after the system message. If
- * they leave too little of a context of `limit` tokens, more of the oldest turns are left out, until the rest fills at
- * most half of it. Throws PageError if the last message alone does not fit. The desktop does the same.
+ * Encodes messages for an answer of up to `tokens` tokens. Leaves out the `dropped` oldest messages after the system
+ * message. If the rest leaves too few of the context's `limit` tokens, leaves out more of the oldest turns, until the
+ * rest fills at most half of the context. Throws PageError if the last message alone does not fit. The desktop does the
+ * same.
  */
 export async function fit(
   template: ChatTemplate,

@@ -1,5 +1,5 @@
-// Renders chat templates, which are programs that come with a model, with limits on the size of what they compute. The
-// limit on time is the page's, which ends the worker.
+// Renders chat templates, which are programs that come with a model. Limits the size of what they compute. The page
+// limits their time: it ends the worker in which this module runs.
 
 import { Environment, Interpreter, parse, Template, tokenize } from "@huggingface/jinja";
 import { isUnicode } from "../gl/unicode";
@@ -12,20 +12,20 @@ export interface RenderJob {
 
 export type Rendered = { texts: string[] } | { failed: string };
 
-const MAX_TEXT = 1 << 20; // characters of all texts; the same as on the desktop
-const MAX_VALUE = 1 << 20; // characters of a text, items of a list
-const MAX_VALUES = 1 << 27; // characters of all values, of which an item of a list counts as ITEM
+const MAX_TEXT = 1 << 20; // maximum characters of all rendered texts together; the same as on the desktop
+const MAX_VALUE = 1 << 20; // maximum characters of a text, or items of a list
+const MAX_VALUES = 1 << 27; // maximum characters of all values; an item of a list counts as ITEM characters
 const ITEM = 16;
-const MAX_CONTENT = 1 << 23; // characters and items of a list and all in it
-const MAX_DEPTH = 1000; // of expressions within expressions
-const MAX_REASON = 1000; // characters of an error
+const MAX_CONTENT = 1 << 23; // maximum sum of the characters and items in a list, including nested lists
+const MAX_DEPTH = 1000; // maximum depth of nested expressions
+const MAX_REASON = 1000; // maximum characters of an error
 const TOO_MUCH = "it needs too much memory";
 const NESTED = "it is nested too deeply";
 
 /** Thrown for a template that exceeds a limit. */
 class LimitError extends Error {}
 
-/** Returns the texts of a job, or why there are none. */
+/** Returns the texts of a job, or the reason why it failed. */
 export function rendered({ source, variables }: RenderJob): Rendered {
   try {
     const program = parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true }));
@@ -43,7 +43,7 @@ export function rendered({ source, variables }: RenderJob): Rendered {
   }
 }
 
-/** Returns an environment with what the library's own has, but for a limit in `range`, and `variables`. */
+/** Returns an environment with `variables` and the names that the library defines by default. `range` has a limit. */
 function globals(variables: Record<string, unknown>): Environment {
   const environment = new Environment();
   const own = {
@@ -61,7 +61,7 @@ function globals(variables: Record<string, unknown>): Environment {
 function range(start: number, stop?: number, step = 1): number[] {
   const [first, end] = stop === undefined ? [0, start] : [start, stop];
   const length = Math.max(0, Math.ceil((end - first) / step));
-  if (Number.isNaN(length) || !step) throw new Error("range() needs whole numbers, and a step other than 0");
+  if (Number.isNaN(length) || !step) throw new Error("range() needs integers, and a step other than 0");
   checkSize(length);
   return Array.from({ length }, (_, i) => first + i * step);
 }
@@ -75,17 +75,17 @@ type Value = ReturnType<Interpreter["evaluate"]>;
 type Statements = Parameters<Interpreter["run"]>[0]["body"];
 type Context = Parameters<Interpreter["evaluate"]>[1];
 
-/** Lists the methods of the library's interpreter, with one that its types hide. */
+/** Types the methods of the library's interpreter, including one that the library's types hide. */
 interface Methods {
   run(program: Parameters<Interpreter["run"]>[0]): Value;
   evaluate(node: Node, environment: Context): Value;
   evaluateBlock(statements: Statements, environment: Context): Value;
 }
 
-const SIZE = Symbol("size"); // of a text, a list or an object, which never change
+const SIZE = Symbol("size"); // caches the size of a text, a list or an object, which never changes
 const Base = Interpreter as unknown as new (environment: Context) => Methods;
 
-/** Counts all values that it computes, because a worker that exhausts the memory would end the page with it. */
+/** Limits the size of all values that it computes, because a worker that exhausts the memory would end the page too. */
 class LimitedInterpreter extends Base {
   private depth = 0;
   private total = 0;
@@ -107,7 +107,7 @@ class LimitedInterpreter extends Base {
     return found;
   }
 
-  /** Returns the characters and items of a value and all in it, which bound its text. Counts new ones. */
+  /** Returns the number of characters and items in a value, including nested values. Adds new values to `total`. */
   private size(found: Value & { [SIZE]?: number }): number {
     if (found[SIZE] !== undefined) return found[SIZE];
     const value: unknown = found.value;
@@ -128,7 +128,7 @@ class LimitedInterpreter extends Base {
     return size;
   }
 
-  /** Counts a text or a list of `size` parts, which takes as much memory as `characters`. */
+  /** Adds a text or a list of `size` parts, with the memory of `characters` characters, to `total`. Returns `size`. */
   private count(size: number, characters: number): number {
     checkSize(size);
     this.total += characters;

@@ -5,16 +5,16 @@ import { Queue } from "../gl/wait";
 import type { Rendered, RenderJob } from "./interpreter";
 import TemplateWorker from "./template-worker?worker&inline";
 
-const TIMEOUT_MS = 3000; // of a job; usual templates take a few ms
-const START_TIMEOUT_MS = 20_000; // of a worker, which a slow device must load first
+const TIMEOUT_MS = 3000; // maximum ms of a job; usual templates take a few ms
+const START_TIMEOUT_MS = 20_000; // maximum ms until the worker is ready: a slow device must load it first
 const WORKER = "the worker that renders it";
 const BUSY = `${WORKER} did not start within ${START_TIMEOUT_MS / 1000} s. Close other tabs and try again`;
 const BLOCKED = `${WORKER} cannot be loaded. Reload the page, whose policy must allow worker-src blob:`;
 
-/** The worker, or what tests put in its place. */
+/** The worker, or a replacement in tests. */
 export type RenderWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
 
-/** Renders one job at a time. Its worker starts with the first, and again after one that failed. */
+/** Renders one job at a time. The worker starts with the first job, and again after a job that failed. */
 export class TemplateRenderer {
   private worker: RenderWorker | null = null;
   private ready: Promise<RenderWorker> | null = null;
@@ -23,18 +23,18 @@ export class TemplateRenderer {
 
   constructor(private readonly start: () => RenderWorker = () => new TemplateWorker()) {}
 
-  /** Renders a template with each of `variables`. Throws PageError if it fails, or takes too much time. */
+  /** Renders a template with each of `variables`. Throws PageError if rendering fails or takes too long. */
   render(job: RenderJob): Promise<string[]> {
     return this.queue.run(() => this.run(job));
   }
 
-  /** Starts the worker before the first job, which reports a failure. */
+  /** Starts the worker before the first job. The first job reports a failure to start. */
   begin(): this {
     void this.started();
     return this;
   }
 
-  /** Ends the worker, and the job that it renders. */
+  /** Ends the worker and its current job. */
   close(): void {
     this.worker?.terminate();
     this.worker = this.ready = null;

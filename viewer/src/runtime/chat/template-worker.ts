@@ -1,4 +1,4 @@
-// Worker: renders chat templates, after the message that it is ready.
+// Worker: sends "ready", then renders chat templates.
 
 import { rendered, type RenderJob } from "./interpreter";
 

@@ -1,4 +1,4 @@
-// Turns the messages of a conversation into token ids with the chat template of a model.
+// Converts the messages of a conversation to token ids with the chat template of a model.
 
 import { PageError } from "../gl/errors";
 import type { TemplateRenderer } from "./renderer";
@@ -14,9 +14,9 @@ interface Encoder {
 export interface ChatMessage {
   role: (typeof ROLES)[number];
   content: string;
-  /** Calls of functions, with arguments as JSON values, which templates render. */
+  /** Calls of functions. Their arguments are JSON values, as templates expect. */
   tool_calls?: readonly object[];
-  /** Of the call whose result this is. */
+  /** In a message with the result of a function: id of the call. */
   tool_call_id?: string;
   name?: string;
 }
@@ -25,22 +25,25 @@ export interface ChatMessage {
 export interface TemplateSources {
   /** The Jinja template. */
   source: string;
-  /** That for messages with tools, if it differs. */
+  /** The Jinja template for messages with tools, if it differs. */
   tools?: string;
 }
 
 /** A model's chat template, as the manifest has it. */
 export interface ChatTemplateData extends TemplateSources {
-  /** Special tokens by role, which the template reads: `bos_token`, `eos_token`. */
+  /** Special tokens by role, such as `bos_token`. The template reads them as variables. */
   named: Record<string, string>;
-  /** The id of each special token. Only the template may write them; in messages they are plain text. */
+  /** The id of each special token. Only the template can write special tokens; in messages they are plain text. */
   special: Record<string, number>;
 }
 
-const PRIVATE = [0xe000, 0xf8ff] as const; // characters without meaning: one that no message has marks places in them
-const MAX_CHARACTERS = 1 << 19; // of all messages, as JSON; the same as on the desktop
+const PRIVATE = [0xe000, 0xf8ff] as const; // private-use characters; the mark of `encode` is one that no message has
+const MAX_CHARACTERS = 1 << 19; // maximum characters of all messages as JSON; the same as on the desktop
 
-/** Returns the templates of a tokenizer_config.json, which has one or a list of named ones; null without a default. */
+/**
+ * Returns the templates in a tokenizer_config.json's `chat_template`: a template, or a list of named ones. Returns null
+ * if the default template is missing.
+ */
 export function templateSources(given: unknown): TemplateSources | null {
   const listed = Array.isArray(given) ? (given as unknown[]) : [{ name: "default", template: given }];
   const named = listed.map((each) => Object(each) as { name?: unknown; template?: unknown });
@@ -53,8 +56,8 @@ export function templateSources(given: unknown): TemplateSources | null {
 }
 
 /**
- * Returns copies of messages, each with a role, a content and what templates read of calls. Throws PageError, naming
- * the message, for others.
+ * Returns copies of messages with only the fields that templates read. For an invalid message, throws a PageError that
+ * names the message.
  */
 export function checkedMessages(messages: unknown): ChatMessage[] {
   if (!Array.isArray(messages) || !messages.length) {
@@ -65,7 +68,7 @@ export function checkedMessages(messages: unknown): ChatMessage[] {
     if (!ROLES.some((known) => known === role)) {
       throw new PageError(`message ${i}: the role is ${JSON.stringify(role)}; it must be one of ${ROLES.join(", ")}.`);
     }
-    if (typeof content !== "string") throw new PageError(`message ${i}: the content must be a text.`);
+    if (typeof content !== "string") throw new PageError(`message ${i}: the content must be a string.`);
     if (!isUnicode(content)) throw new PageError(`message ${i}: the content is not valid Unicode.`);
     const own = Object.entries({ tool_calls, tool_call_id, name }).filter(([, value]) => value != null);
     return { role, content, ...Object.fromEntries(own) } as ChatMessage;
@@ -78,8 +81,8 @@ export function checkedMessages(messages: unknown): ChatMessage[] {
 }
 
 /**
- * A chat template and the tokenizer that encodes what it renders. The ids are those of transformers'
- * `apply_chat_template`, except that special tokens in the text of messages stay plain text.
+ * A chat template and the tokenizer that encodes the rendered text. The ids are those of transformers'
+ * `apply_chat_template`, with one exception: special tokens in the text of messages stay plain text.
  */
 export class ChatTemplate {
   private readonly tokens: string[]; // longest first
@@ -95,14 +98,14 @@ export class ChatTemplate {
     this.pattern = new RegExp(escaped.join("|") || "(?!)", "g");
   }
 
-  /** True if the template for messages with tools has this text in its source. */
+  /** True if the source of the template for messages with tools contains this text. */
   mentions(text: string): boolean {
     return this.source(true).includes(text);
   }
 
   /**
-   * Returns the ids of messages, up to where the assistant's answer begins unless `answer` is false. The template
-   * describes `tools` in them.
+   * Returns the ids of messages. Unless `answer` is false, the ids end where the assistant's answer begins. `tools`:
+   * descriptions of functions, which the template renders.
    */
   async ids(
     messages: readonly ChatMessage[],
@@ -125,12 +128,12 @@ export class ChatTemplate {
     return (tools && this.data.tools) || this.data.source;
   }
 
-  /** Ends the worker that renders the template; it starts again when needed. */
+  /** Ends the worker that renders the template. The worker starts again when needed. */
   close(): void {
     this.renderer.close();
   }
 
-  /** Returns a copy of a value of JSON whose texts are marked; a content also at its edges. */
+  /** Returns a copy of a JSON value with `mark` before each special token. Content is also marked at its edges. */
   private markedIn(value: unknown, mark: string, key = ""): unknown {
     if (Array.isArray(value)) return value.map((item) => this.markedIn(item, mark, key));
     if (typeof value === "string") {
@@ -144,11 +147,11 @@ export class ChatTemplate {
     return Object.fromEntries(entries);
   }
 
-  /** Returns a text in which `mark` precedes each special token, and what could become one at the text's edges. */
+  /** Returns a text with `mark` before each special token, and at an edge where the template could complete a token. */
   private marked(content: string, mark: string): string {
     if (!content) return content;
     const text = content.replace(this.pattern, `${mark}$&`);
-    let end = 0; // the template may write the rest of a token at either edge of the text
+    let end = 0; // the template may write the rest of a special token at either edge of the text
     let begins = false;
     for (const token of this.tokens) {
       for (let n = 1; n < token.length; n++) {
@@ -160,7 +163,7 @@ export class ChatTemplate {
     return begins ? mark + ended : ended;
   }
 
-  /** Encodes a rendered text without its marks; a special token after a mark, or around one, is plain text. */
+  /** Encodes a rendered text without its marks. A special token that follows or contains a mark is plain text. */
   private encode(rendered: string, mark: string): number[] {
     const bare = (text: string) => text.replaceAll(mark, "");
     const written = [...rendered.matchAll(this.pattern)]

@@ -1,5 +1,5 @@
-// The functions that an answer may call, and a call's constraint. A template without tools gets them, calls and results
-// as text. The desktop's glgpt/api/tools.py has the same rules.
+// Checks the functions that an answer may call, and builds the constraint of a forced call. For a template without
+// tools, converts functions, calls and results to text. The desktop's glgpt/api/tools.py has the same rules.
 
 import { PageError, reason } from "../gl/errors";
 import { dumped, isObject, type Json } from "../gl/json";
@@ -12,16 +12,16 @@ export interface Tool {
   function: {
     name: string;
     description?: string | null;
-    /** The JSON schema of its arguments. */
+    /** The JSON schema of the function's arguments. */
     parameters?: object | null;
     strict?: boolean | null;
   };
 }
 
-/** Says if the answer may call a function, must call one, or must call this one. */
+/** "none" forbids calls, "auto" allows them, "required" demands one, and a function demands a call of that function. */
 export type ToolChoice = "none" | "auto" | "required" | { type: "function"; function: { name: string } };
 
-/** A call in an answer; `arguments` are JSON. */
+/** A call in an answer. `arguments` is JSON text. */
 export interface ToolCall {
   id: string;
   type: "function";
@@ -29,12 +29,12 @@ export interface ToolCall {
 }
 
 const MAX_TOOLS = 128; // the same as on the desktop
-const COMBINED = ["$ref", "anyOf", "oneOf", "allOf"]; // keys of schemas with parts
-const NAMED = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"]; // keys of named schemas
-const DATA = ["enum", "const", "default", "examples"]; // keys of values
+const COMBINED = ["$ref", "anyOf", "oneOf", "allOf"]; // keywords that combine or refer to schemas
+const NAMED = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"]; // hold named schemas
+const DATA = ["enum", "const", "default", "examples"]; // keywords whose value is data, not a schema
 const NO_PARAMETERS = { type: "object", properties: {} };
 
-/** A choice of tools that cannot be used. */
+/** Thrown for tools or a choice of tools that cannot be used. `field` names the field at fault. */
 export class ToolError extends PageError {
   constructor(
     message: string,
@@ -44,7 +44,7 @@ export class ToolError extends PageError {
   }
 }
 
-/** Returns a value as JSON has it. */
+/** Returns a copy of a value with only what JSON can hold. */
 const plain = (value: unknown): Json => JSON.parse(JSON.stringify(value)) as Json;
 
 export class Tools {
@@ -53,11 +53,13 @@ export class Tools {
     /** True if the answer must call a function. */
     readonly forced: boolean,
     private readonly most: number,
-    /** The place of the first function in the request's list. */
+    /** Index that the first of `functions` has in the request's list. */
     private readonly first = 0,
   ) {}
 
-  /** Returns the tools of a request; null if the answer cannot call one. Throws ToolError for another choice. */
+  /**
+   * Returns the tools of a request; null if the answer may not call any. Throws ToolError for invalid tools or choices.
+   */
   static asked(tools: readonly Tool[] | null, choice: ToolChoice | null, parallel: boolean | null): Tools | null {
     if (!tools?.length) {
       if (choice !== null && choice !== "none" && choice !== "auto") {
@@ -83,7 +85,7 @@ export class Tools {
     return new Tools([functions[first]!], true, 1, first);
   }
 
-  /** Returns what templates render. */
+  /** Returns the functions in the form that templates render. */
   documents(): Json[] {
     return this.functions.map(({ name, description, parameters }) =>
       plain({
@@ -100,12 +102,12 @@ export class Tools {
     );
   }
 
-  /** Returns the schema of a forced call, whose arguments are named `key`: they match the function's schema. */
+  /** Returns the schema of a forced call. The field `key` holds the arguments, which match the function's schema. */
   schema(key: string): Json {
     const own: Record<string, Json> = {};
     const calls = this.functions.map(({ name, parameters }, i) => {
       let schema = plain(parameters ?? NO_PARAMETERS) as Record<string, Json>;
-      // else it would also forbid the properties of the combined schemas
+      // with COMBINED keywords, additionalProperties would also forbid the properties of the combined schemas
       if (!COMBINED.some((word) => word in schema)) schema = { additionalProperties: false, ...schema };
       own[i] = moved(schema, `#/$defs/${i}`);
       const properties = { name: { const: name }, [key]: { $ref: `#/$defs/${i}` } };
@@ -115,8 +117,8 @@ export class Tools {
   }
 
   /**
-   * Returns the error for a forced call that cannot be constrained: it names the function at fault. `check` rejects
-   * for a schema that cannot be used.
+   * Returns the error for a forced call that cannot be constrained. The error names the function at fault. `check` must
+   * reject for a schema that cannot be used.
    */
   async unusable(error: unknown, check: (schema: object) => Promise<unknown>): Promise<ToolError> {
     for (const [i, { name, parameters }] of this.functions.entries()) {
@@ -131,7 +133,7 @@ export class Tools {
   }
 }
 
-/** Returns the function of a tool. Throws ToolError for an invalid one. */
+/** Returns the function of a tool. Throws ToolError if the tool is invalid. */
 function checked(tool: Tool, i: number): Tool["function"] {
   const { type, function: own } = Object(tool) as Partial<Tool>;
   const at = `tools.${i}`;
@@ -145,7 +147,7 @@ function checked(tool: Tool, i: number): Tool["function"] {
   return own;
 }
 
-/** Returns a schema whose references are those of a document in which it lies at `root`. */
+/** Returns a copy of a schema for a document that holds the copy at `root`: the copy's references start with `root`. */
 function moved(schema: Json, root: string): Json {
   if (Array.isArray(schema)) return (schema as readonly Json[]).map((each) => moved(each, root));
   if (!isObject(schema)) return schema;
@@ -169,14 +171,14 @@ The result follows between <tool_response> and </tool_response>. Answer without 
 
 type Mentions = (text: string) => boolean;
 
-/** Returns how a model with this template writes the arguments of a call, and what begins a forced call. */
+/** Returns the name of a call's arguments in this template (`key`) and the text that begins a forced call (`start`). */
 export function callForm(mentions: Mentions): { key: string; start: string } {
   const tagged = mentions(OPEN);
   const key = mentions(`"${PARAMETERS}": `) && !tagged ? PARAMETERS : ARGUMENTS;
   return { key, start: tagged || !mentions("tools") ? `${OPEN}\n` : "" };
 }
 
-/** Returns messages as a template can render them, with text for what it does not mention. */
+/** Returns messages that a template can render. Calls and tools become text if the template does not mention them. */
 export function forTemplate(messages: readonly ChatMessage[], tools: Tools | null, mentions: Mentions): ChatMessage[] {
   const found = mentions("tool_calls") ? [...messages] : withoutTools(messages);
   return tools && !mentions("tools") ? described(found, tools) : found;
@@ -185,11 +187,11 @@ export function forTemplate(messages: readonly ChatMessage[], tools: Tools | nul
 /** Returns messages whose calls and results are text. */
 function withoutTools(messages: readonly ChatMessage[]): ChatMessage[] {
   const found: ChatMessage[] = [];
-  let results = false; // the last message has results
+  let results = false; // the previous message is a result
   for (const message of messages) {
     if (message.role === "tool") {
       const text = `<tool_response>\n${message.content}\n</tool_response>`;
-      // one message, since roles may have to alternate
+      // consecutive results share one message, because some templates require alternating roles
       found.push({ role: "user", content: results ? `${found.pop()!.content}\n${text}` : text });
     } else if (message.tool_calls?.length) {
       const calls = message.tool_calls.map((call) => {
@@ -203,7 +205,7 @@ function withoutTools(messages: readonly ChatMessage[]): ChatMessage[] {
   return found;
 }
 
-/** Returns messages whose system message describes the tools. */
+/** Returns the messages with a description of the tools in the system message. */
 function described(messages: readonly ChatMessage[], tools: Tools): ChatMessage[] {
   const lines = tools.documents().map((each) => dumped((each as { function: Json }).function));
   const text = SYSTEM.replace("{tools}", () => lines.join("\n"));

@@ -1,16 +1,16 @@
-// Sets of characters, and how a grammar (the EBNF of xgrammar) writes them.
+// Computes sets of characters and writes them as expressions of grammars, in the EBNF of the library xgrammar.
 
 /** Ranges of code points, in order, both ends included. */
 export type Characters = readonly (readonly [number, number])[];
 
 const LAST = 0x10ffff;
-const SURROGATES = [0xd800, 0xdfff] as const; // not characters
+const SURROGATES = [0xd800, 0xdfff] as const; // code points that are not characters
 export const UNICODE: Characters = [
   [0, SURROGATES[0] - 1],
   [SURROGATES[1] + 1, LAST],
 ];
 
-/** Returns the characters of any of these sets. */
+/** Returns the characters that are in at least one of these sets. */
 export function union(...sets: readonly Characters[]): Characters {
   const sorted = sets.flat().sort(([a], [b]) => a - b);
   const found: [number, number][] = [];
@@ -34,28 +34,32 @@ export function complement(set: Characters): Characters {
   return found;
 }
 
-/** Returns the characters of both sets. */
+/** Returns the characters that are in both sets. */
 export const intersection = (a: Characters, b: Characters): Characters =>
   complement(union(complement(a), complement(b)));
 
-/** Returns the set of the characters of a text. */
+/** Returns the characters that occur in a text. */
 export const charactersOf = (text: string): Characters =>
   union(Array.from(text, (character) => [character.codePointAt(0)!, character.codePointAt(0)!] as const));
 
-/** Returns a character of ASCII as a grammar writes it. */
+/** Returns the ASCII character with this code as a grammar writes it: itself or an escape. */
 function point(code: number): string {
   const letter = String.fromCharCode(code);
   return /[A-Za-z0-9 ]/.test(letter) ? letter : `\\u${code.toString(16).padStart(4, "0")}`;
 }
 
-// A grammar describes bytes of UTF-8, since xgrammar compares bytes with the code points of a class. Bytes beyond
-// ASCII, and MARK itself, are written as MARK and another character of ASCII.
+// xgrammar compares each byte of UTF-8 with the code points of a class, so a class beyond ASCII would not match.
+// Grammars therefore describe an ASCII encoding of the bytes: a byte above 0x7f, or the byte MARK itself, is encoded as
+// MARK and another ASCII character.
 const MARK = 0x1f;
-const MARKED = 0x7f; // follows MARK for the byte MARK
+const MARKED = 0x7f; // the character that follows MARK in the encoding of the byte MARK
 const second = (byte: number): number => (byte === MARK ? MARKED : byte - 0x7f);
-const LAST_BYTE = 0xf4; // the greatest of UTF-8
+const LAST_BYTE = 0xf4; // the greatest byte that occurs in UTF-8
 
-/** Returns bytes of UTF-8 as the characters that grammars describe; "" if one of them is not a byte of UTF-8. */
+/**
+ * Encodes bytes as the ASCII characters that grammars describe; returns "" if a byte cannot occur in UTF-8 (above
+ * 0xf4).
+ */
 export function writtenBytes(bytes: Iterable<number>): string {
   let found = "";
   for (const byte of bytes) {
@@ -65,7 +69,7 @@ export function writtenBytes(bytes: Iterable<number>): string {
   return found;
 }
 
-/** Returns the bytes of a text of `writtenBytes`, without an incomplete mark at its end. */
+/** Decodes a text that `writtenBytes` encoded. Ignores a MARK at the end of the text. */
 export function readBytes(written: string): Uint8Array<ArrayBuffer> {
   const found: number[] = [];
   for (let i = 0; i < written.length; i++) {
@@ -81,7 +85,7 @@ export function readBytes(written: string): Uint8Array<ArrayBuffer> {
 
 const utf8 = new TextEncoder();
 
-/** Returns a text as a grammar's string. */
+/** Returns the quoted string with which a grammar matches a text. */
 export const literal = (text: string): string =>
   `"${Array.from(writtenBytes(utf8.encode(text)), (character) => point(character.charCodeAt(0))).join("")}"`;
 
@@ -90,13 +94,16 @@ type Range = readonly [number, number];
 const classIn = (ranges: readonly Range[]): string =>
   `[${ranges.map(([low, high]) => (low === high ? point(low) : `${point(low)}-${point(high)}`)).join("")}]`;
 
-/** Returns the expression of a byte beyond ASCII. */
+/** Returns the expression that matches one byte above 0x7f that is in one of these ranges. */
 const byteIn = (ranges: readonly Range[]): string =>
   `"${point(MARK)}" ${classIn(ranges.map(([low, high]) => [second(low), second(high)]))}`;
 
-const CONTINUED: Range = [0x80, 0xbf];
+const CONTINUED: Range = [0x80, 0xbf]; // the bytes of a UTF-8 character after its first byte
 
-/** Returns sequences of ranges of bytes: those of the code points between two of the same length in UTF-8. */
+/**
+ * Returns sequences of byte ranges that together match the UTF-8 of every code point from one code point to another,
+ * both included. `low` and `high` are the UTF-8 bytes of these two code points, which have equally many bytes.
+ */
 function sequences(low: readonly number[], high: readonly number[]): Range[][] {
   let [first, last] = [low[0]!, high[0]!];
   const [lowest, highest] = [low.slice(1), high.slice(1)];
@@ -116,13 +123,13 @@ function sequences(low: readonly number[], high: readonly number[]): Range[][] {
 const ASCII: Characters = [[0, 0x7f]];
 const LENGTHS: Characters = [[0x80, 0x7ff], [0x800, 0xffff], [0x10000, LAST]]; // prettier-ignore
 
-/** Returns a set as a grammar's expression; null if it is empty. */
+/** Returns the expression that matches one character of a set; null if the set is empty. */
 export function classOf(set: Characters): string | null {
   const plain = intersection(set, complement([[MARK, MARK]]));
   const own = intersection(plain, ASCII);
   const found = own.length ? [classIn(own)] : [];
   if (intersection(set, [[MARK, MARK]]).length) found.push(literal("\x1f"));
-  const ends = new Map<string, Range[]>(); // the first bytes before each sequence of the others
+  const ends = new Map<string, Range[]>(); // the ranges of first bytes, by the expression of the other bytes
   for (const length of LENGTHS) {
     for (const [low, high] of intersection(set, [length])) {
       const [from, to] = [low, high].map((code) => [...utf8.encode(String.fromCodePoint(code))]);
@@ -136,11 +143,14 @@ export function classOf(set: Characters): string | null {
   return found.length > 1 ? `(${found.join(" | ")})` : (found[0] ?? null);
 }
 
-/** The characters that JSON writes as they are in a string. */
+/** The characters that grammars leave unescaped in a JSON string. */
 const PRINTED = complement([[0, 0x1f], ...charactersOf('"\\\x7f')]);
 const ESCAPES: Record<string, string> = { '"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t" };
 
-/** Returns the form of a set in a JSON string; null as in `classOf`. */
+/**
+ * Returns the expression that matches one character of a set in a JSON string, escaped where necessary; null if no
+ * character of the set can be written.
+ */
 export function inJson(set: Characters): string | null {
   const printed = classOf(intersection(set, PRINTED));
   const found = printed === null ? [] : [printed];
@@ -153,12 +163,13 @@ export function inJson(set: Characters): string | null {
 const ESCAPED = charactersOf(Object.keys(ESCAPES).join(""));
 
 /**
- * Returns what may follow a character of a set: characters of the same set, and what begins anything else; null if
- * there are none. Unless the set has all characters beyond ASCII, these count as something else.
+ * Returns two grammar expressions: `same` matches one character of a set, and `other` matches the beginning of anything
+ * else. Each is null if it would match nothing. Unless the set has all characters beyond ASCII, `other` matches all of
+ * those characters and `same` none. `json`: the characters are in a JSON string.
  */
 export function continued(set: Characters, json: boolean): { same: string | null; other: string | null } {
   const form = json ? inJson : classOf;
-  const all = !intersection(complement(ASCII), complement(set)).length; // those beyond ASCII
+  const all = !intersection(complement(ASCII), complement(set)).length; // all characters beyond ASCII
   const same = all ? set : intersection(intersection(set, ASCII), complement([[MARK, MARK]]));
   const escaped = json ? intersection(same, ESCAPED) : [];
   const begun = union(

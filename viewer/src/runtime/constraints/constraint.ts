@@ -1,8 +1,8 @@
-// Describes what a generated text must match. The names are those of the desktop's `Constraint`.
+// Describes what a generated text must match. The names of the fields are those of the desktop's `Constraint`.
 
 import { PageError, reason } from "../gl/errors";
 
-/** Describes what a text must match as a whole. One of the fields is given. */
+/** Describes what a whole text must match. Exactly one of the fields is set. */
 export interface Constraint {
   /** A JSON schema: an object, a boolean, or JSON text. */
   json_schema?: object | boolean | string;
@@ -10,11 +10,11 @@ export interface Constraint {
   json_object?: boolean;
   /** A regular expression. */
   regex?: string | RegExp;
-  /** Texts, of which one is written. */
+  /** Texts; the generated text is one of them. */
   choice?: readonly string[];
 }
 
-/** A constraint that cannot be used. The message names the part at fault. */
+/** Thrown for a constraint that cannot be used. The message names the part at fault. */
 export class ConstraintError extends PageError {}
 
 const KINDS = {
@@ -24,7 +24,10 @@ const KINDS = {
   choice: "list of choices",
 } as const;
 
-/** Returns a copy for a worker, and its name for messages. Throws ConstraintError unless one field is given. */
+/**
+ * Returns a copy of a constraint that can be sent to a worker, and in `what` the constraint's kind for error messages.
+ * Throws ConstraintError unless exactly one field is set.
+ */
 export function checkedConstraint(asked: Constraint): { constraint: Constraint; what: string } {
   const given = Object.entries(Object(asked) as Constraint).filter(
     ([name, value]) => value != null && (name !== "json_object" || value),
@@ -42,6 +45,6 @@ export function checkedConstraint(asked: Constraint): { constraint: Constraint; 
   }
 }
 
-/** Returns the error for a constraint that cannot be used. */
+/** Returns the error for a constraint that cannot be used. `what`: the constraint's kind, in words. */
 export const unusable = (what: string, why: string): ConstraintError =>
   new ConstraintError(`The ${what} cannot be used to constrain text: ${why}.`);

@@ -1,51 +1,61 @@
-// Worker: finds which tokens may come next in a text that follows a grammar, with the library xgrammar (WebAssembly). A
-// grammar that the library does not accept ends it, so the page then starts another worker.
+// Worker: uses the library xgrammar (WebAssembly) to find the tokens that may come next in a text that must match a
+// grammar. A grammar that the library does not accept aborts its WebAssembly module; the page starts another worker.
 
 import { GrammarCompiler, GrammarMatcher, TokenizerInfo } from "@mlc-ai/web-xgrammar";
 import { PageError, reason } from "../gl/errors";
 import type { Constraint } from "./constraint";
 import { constraintGrammar } from "./grammar";
 
-/** The text of each token, as `writtenBytes` writes it; "": it never comes. The last ends the text. */
+/**
+ * Loads the vocabulary: the text of each token as `writtenBytes` encodes it, or "" for a token that is never allowed.
+ * The last item is not a token of the model: it stands for the end of the text.
+ */
 export interface VocabularyJob {
   vocabulary: string[];
 }
 
-/** Begins a text that matches a constraint. */
+/** Starts a text that must match a constraint. */
 export interface ConstraintJob {
   constraint: Constraint;
 }
 
-/** The ids of the tokens that come next. */
+/** Appends the tokens with these ids to the text. */
 export interface TokensJob {
   tokens: readonly number[];
 }
 
-/** Ids that may come next: asks what follows each of those that fit, and leaves the text as it is. */
+/**
+ * Requests what may follow each of these guessed tokens, up to the first token that does not match the grammar. Leaves
+ * the text unchanged.
+ */
 export interface GuessesJob {
   guesses: readonly number[];
 }
 
 export type Job = VocabularyJob | ConstraintJob | TokensJob | GuessesJob;
 
-const MAX_FORCED = 256; // characters of a forced text, more than are guessed at once
+const MAX_FORCED = 256; // maximum characters of `Next.forced`; the page never guesses as many in one step
 
 /**
- * A bit for each token that may come next, lowest bit first, and the beginning of the text that comes next in any case;
- * none for a recursive grammar, where the library may search for its end forever.
+ * `bits`: one bit per token, lowest bit first; 1: the token may come next. `forced`: the beginning of the text that
+ * must come next. `forced` is empty for a recursive grammar, because the library's search for the end of the forced
+ * text might not stop.
  */
 export interface Next {
   bits: Uint32Array;
   forced: string;
 }
 
-/** Says how the text continues, once or after each guess; or why it does not. After `refused` the worker works on. */
+/**
+ * The answer to a job: how the text may continue, how it may continue after each guess (`after`), why the job failed,
+ * or that the vocabulary is loaded (`ready`). The worker can still be used after `refused`, but not after `failed`.
+ */
 export type Answer = Next | { after: Next[] } | { failed: string } | { refused: string } | { ready: true };
 
 let compiler: GrammarCompiler | null = null;
 let matcher: GrammarMatcher | null = null;
-let recursive = false; // the matcher's grammar
-let said = ""; // by the library, before it ended
+let recursive = false; // `Grammar.recursive` of the matcher's grammar
+let said = ""; // the message that the library logged before it ended
 
 console.warn = console.error = (...parts: unknown[]) => {
   const fatal = /\[FATAL\] \S+: (.*)/.exec(parts.join(" "));
@@ -72,7 +82,7 @@ async function answered(job: Job): Promise<Answer> {
   }
   if ("guesses" in job) return { after: await afterEach(matcher!, job.guesses) };
   for (const token of job.tokens) {
-    if (!matcher!.acceptToken(token)) return { failed: `token ${token} does not fit it` };
+    if (!matcher!.acceptToken(token)) return { failed: `token ${token} does not match the grammar` };
   }
   return next(matcher!);
 }
@@ -82,7 +92,7 @@ async function next(matcher: GrammarMatcher): Promise<Next> {
   return { bits: new Uint32Array(await matcher.getNextTokenBitmask()), forced };
 }
 
-/** Returns what follows each of the tokens, up to the first that does not fit. The matcher stays where it is. */
+/** Returns what may follow each token, up to the first token that does not match. The matcher's text is unchanged. */
 async function afterEach(matcher: GrammarMatcher, tokens: readonly number[]): Promise<Next[]> {
   const found: Next[] = [];
   for (const token of tokens) {

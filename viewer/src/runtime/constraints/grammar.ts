@@ -1,4 +1,4 @@
-// Turns a constraint into a grammar.
+// Converts a constraint to a grammar.
 
 import { isUnicode } from "../gl/unicode";
 import { PageError, reason } from "../gl/errors";
@@ -7,9 +7,9 @@ import { choiceGrammar, patternGrammar, type PatternOptions } from "./pattern";
 import { Repetitions, rulesText } from "./repetition";
 import { schemaGrammar, type Grammar } from "./schema";
 
-const MAX_CHARACTERS = 1 << 18; // of a schema, an expression, or all choices; the same as on the desktop
+const MAX_CHARACTERS = 1 << 18; // maximum characters of a schema, a pattern or all choices; as on the desktop
 
-/** Returns the grammar of a constraint. Throws PageError for one that cannot be used. */
+/** Returns the grammar of a constraint. Throws PageError if the constraint cannot be used. */
 export function constraintGrammar(constraint: Constraint): Grammar {
   const { json_schema: schema, regex, choice } = constraint;
   if (constraint.json_object) return schemaGrammar({ type: "object" });
@@ -18,12 +18,12 @@ export function constraintGrammar(constraint: Constraint): Grammar {
   return { text, recursive: false };
 }
 
-/** Returns a text of the caller. Throws PageError if it is too long or not Unicode. */
+/** Returns `text`. Throws PageError if it is too long or not valid Unicode. */
 function checked(text: string): string {
   if (text.length > MAX_CHARACTERS) {
-    throw new PageError(`it takes ${text.length} characters; at most ${MAX_CHARACTERS} are supported`);
+    throw new PageError(`it has ${text.length} characters; at most ${MAX_CHARACTERS} are supported`);
   }
-  if (!isUnicode(text)) throw new PageError("it holds half of a surrogate pair, which is not Unicode text");
+  if (!isUnicode(text)) throw new PageError("it has an unpaired surrogate, which is not Unicode text; remove it");
   return text;
 }
 
@@ -48,13 +48,13 @@ function expression(pattern: unknown): string {
     if (flag) throw new PageError(`the flag ${flag[0]} is not supported`);
     return made(pattern.source, { dotAll: pattern.dotAll });
   }
-  if (typeof pattern !== "string" || !pattern) throw new PageError("it must be a text");
+  if (typeof pattern !== "string" || !pattern) throw new PageError("it must be a non-empty string");
   return made(pattern);
 }
 
 function choices(given: unknown): readonly string[] {
   if (!Array.isArray(given) || !given.length || !given.every((text) => typeof text === "string" && text)) {
-    throw new PageError("it must be a list of texts");
+    throw new PageError("it must be a non-empty list of non-empty strings");
   }
   checked(given.join());
   return given as readonly string[];

@@ -1,4 +1,4 @@
-// Follows constrained texts with a worker, which is loaded when the first constraint is used.
+// Follows texts that must match a constraint, in a worker. The worker is loaded when the first constraint is used.
 
 import { PageError, reason } from "../gl/errors";
 import { Queue } from "../gl/wait";
@@ -7,24 +7,24 @@ import { checkedConstraint, unusable, type Constraint } from "./constraint";
 import type { Answer, Job, Next } from "./grammar-worker";
 import address from "./grammar-worker?worker&url";
 
-const LOAD_MS = 60_000; // to fetch the worker and read the vocabulary
+const LOAD_MS = 60_000; // maximum ms to fetch the worker and read the vocabulary
 const COMPILE_MS = 20_000;
 const TOKEN_MS = 20_000;
-const GRACE_MS = 500; // of a job whose text was stopped: a worker that ends it in time keeps the vocabulary
+const GRACE_MS = 500; // maximum ms of a job after its text was stopped; a worker that answers in time is kept
 
 /** Describes a model's vocabulary. */
 export interface GrammarVocabulary {
   size: number;
   /** The ids that end a text. */
   ends: readonly number[];
-  /** Returns the bytes of a token; none if a constrained text cannot have it. */
+  /** Returns the bytes of a token; no bytes if a constrained text cannot contain the token. */
   bytes: (id: number) => Iterable<number>;
 }
 
-/** The worker, or what tests put in its place. */
+/** The worker, or a replacement in tests. */
 export type GrammarWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
 
-/** Starts the worker. A page on another origin than this script needs a copy of it. */
+/** Starts the worker. If the script is on another origin than the page, starts a copy of the script. */
 async function started(): Promise<GrammarWorker> {
   try {
     return new Worker(address, { type: "module" });
@@ -33,16 +33,16 @@ async function started(): Promise<GrammarWorker> {
     if (!response?.ok) throw error;
     const copy = URL.createObjectURL(await response.blob());
     const worker = new Worker(copy, { type: "module" });
-    setTimeout(() => URL.revokeObjectURL(copy), LOAD_MS); // the worker has read it by then
+    setTimeout(() => URL.revokeObjectURL(copy), LOAD_MS); // the worker has read the copy by then
     return worker;
   }
 }
 
-/** Starts constrained texts, one at a time: a matcher ends the one before it. */
+/** Starts constrained texts, one at a time: a new matcher ends the previous one. */
 export class Grammars {
   private worker: GrammarWorker | null = null;
   private closings = 0;
-  private readonly jobs = new Queue(); // an answer belongs to the latest job
+  private readonly jobs = new Queue(); // one job at a time: an answer belongs to the latest job
 
   constructor(
     private readonly vocabulary: GrammarVocabulary,
@@ -50,8 +50,8 @@ export class Grammars {
   ) {}
 
   /**
-   * Returns a matcher at the beginning of a text. Rejects with ConstraintError for a constraint that cannot be used,
-   * and with the reason of `signal` as soon as it aborts.
+   * Returns a matcher at the beginning of a text. Rejects with ConstraintError for a constraint that cannot be used.
+   * Rejects with the reason of `signal` as soon as `signal` aborts.
    */
   async matcher(constraint: Constraint, signal?: AbortSignal): Promise<Matcher> {
     const { constraint: copy, what } = checkedConstraint(constraint);
@@ -81,7 +81,7 @@ export class Grammars {
     try {
       const worker = await this.start();
       if (closings !== this.closings)
-        worker.terminate(); // `close` was called while it started
+        worker.terminate(); // `close` was called while the worker started
       else this.worker = worker;
       await this.sent({ vocabulary }, LOAD_MS);
     } catch (error) {
@@ -116,8 +116,8 @@ export class Grammars {
   }
 
   /**
-   * Sends a job and returns the answer. Rejects with Failed if the job could not be done. A worker that failed is
-   * ended, and so is one that does not answer within GRACE_MS of an abort.
+   * Sends a job and returns the answer. Rejects with Failed if the worker could not do the job. Ends a worker that
+   * fails, or that does not answer within `limit` ms or, after an abort, within GRACE_MS.
    */
   private async sent(job: Job, limit: number, signal?: AbortSignal): Promise<Answer> {
     const { worker } = this;
@@ -152,7 +152,7 @@ export class Grammars {
 /** Thrown for a job that the worker could not do. */
 class Failed extends Error {}
 
-/** Returns why the worker did not start, and what to do. */
+/** Returns why the worker did not start, and the remedy. */
 function cause(error: unknown): string {
   const why = reason(error);
   if (/unsafe-eval|CompileError|Content Security/i.test(why)) {
@@ -167,9 +167,9 @@ function cause(error: unknown): string {
   return `${why.replace(/\.$/, "")}.`;
 }
 
-/** Returns the continuation that an answer describes. */
+/** Returns the continuation that an answer describes. Throws PageError if the answer describes none. */
 function next(answer: Answer): Next {
-  if (!("bits" in answer)) throw new PageError("The grammar's worker gave another answer than the one expected.");
+  if (!("bits" in answer)) throw new PageError("The grammar's worker sent an unexpected answer. Try again.");
   return answer;
 }
 
@@ -186,7 +186,7 @@ export class Allowed {
     return ((this.bits[id >>> 5]! >>> (id & 31)) & 1) === 1;
   }
 
-  /** Returns `texels` RGBA texels of numbers with 16 bits each, as `ops.mask_logits` reads them. */
+  /** Returns the tokens' bits in `texels` RGBA texels, 16 bits per number, as `ops.mask_logits` reads them. */
   mask(texels: number): Float32Array {
     const found = new Float32Array(4 * texels);
     this.bits.forEach((word, i) => {
@@ -201,7 +201,7 @@ export class Allowed {
 export class Matcher {
   private next: Promise<Allowed | null>;
 
-  /** `follow` sends a job to the worker; its answer is null if the text was stopped. */
+  /** `follow` sends a job to the worker and resolves to the answer, or to null if the text was stopped. */
   constructor(
     private readonly vocabulary: GrammarVocabulary,
     first: Next,
@@ -215,7 +215,7 @@ export class Matcher {
     return this.next;
   }
 
-  /** Appends tokens, each of them allowed there. */
+  /** Appends tokens. Each must be allowed at its position. */
   accept(...tokens: number[]): void {
     if (this.vocabulary.ends.includes(tokens.at(-1)!)) return;
     this.next = this.follow({ tokens }).then((answer) => answer && this.read(next(answer)));
@@ -223,15 +223,18 @@ export class Matcher {
   }
 
   /**
-   * Resolves to the tokens that may come after each of these guesses, up to the first that does not fit; null as in
-   * `allowed`, and an empty list if the text was stopped. The text is unchanged.
+   * Resolves to the tokens that may come after each of these guesses, up to the first guess that does not fit. An item
+   * is null if the text must end after that guess. The list is empty if the text was stopped. The text is unchanged.
    */
   async after(guesses: readonly number[]): Promise<(Allowed | null)[]> {
     const answer = await this.follow({ guesses });
     return answer && "after" in answer ? answer.after.map((each) => this.read(each)) : [];
   }
 
-  /** Returns the tokens of an answer's bits, of which the one after the vocabulary says that the text may end. */
+  /**
+   * Returns the tokens that an answer allows; null if the text must end. The bit after those of the vocabulary is set
+   * if the text may end: the `ends` of the vocabulary are then allowed too.
+   */
   private read({ bits, forced }: Next): Allowed | null {
     const { size, ends } = this.vocabulary;
     const own = bits.slice(0, (size >>> 5) + 1);
@@ -241,7 +244,7 @@ export class Matcher {
     for (let word of own) for (; word; word &= word - 1) count++;
     if (!count) return null;
     if (ending) for (const id of ends) own[id >>> 5]! |= 1 << (id & 31);
-    const text = new TextDecoder().decode(readBytes(forced), { stream: true }); // without a part of a character
+    const text = new TextDecoder().decode(readBytes(forced), { stream: true }); // without an incomplete last character
     return new Allowed(own, count + (ending ? ends.length : 0), text);
   }
 }

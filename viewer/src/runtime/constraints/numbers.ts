@@ -1,9 +1,9 @@
-// Grammars of the numbers in a range.
+// Builds grammar expressions that match the numbers in a range.
 
 import { PageError } from "../gl/errors";
 
 const DIGITS = 15; // maximum digits before the decimal point
-const DECIMALS = 2; // of numbers next to a bound, if no bound has more
+const DECIMALS = 2; // decimals of numbers next to a bound (see `numbers`), if no bound has more
 const MAX_DECIMALS = 15;
 
 /** The keywords of JSON Schema that bound a number. */
@@ -22,7 +22,7 @@ function digits(least: number, most = least): string {
 
 const joined = (...parts: string[]): string => parts.filter(Boolean).join(" ");
 
-/** Returns the expression for the strings of digits from `low` to `high`, of equal length; "" if they are empty. */
+/** Returns the expression for the digit strings from `low` to `high`, which are equally long; "" if both are empty. */
 function between(low: string, high: string): string {
   const n = low.length;
   if (/^0*$/.test(low) && /^9*$/.test(high)) return digits(n);
@@ -38,7 +38,7 @@ function between(low: string, high: string): string {
   return found.length > 1 ? `(${found.join(" | ")})` : found[0]!;
 }
 
-/** Returns the expressions for the integers low..high, which are not negative. */
+/** Returns the expressions for the integers low..high. `low` is at least 0. */
 function natural(low: bigint, high: bigint): string[] {
   const [first, last] = [String(low), String(high)];
   if (first.length === last.length) return [between(first, last)];
@@ -54,7 +54,7 @@ function natural(low: bigint, high: bigint): string[] {
   return found;
 }
 
-/** Returns the expressions for the numbers low..high, in units of 10^-point, which are not negative. */
+/** Returns the expressions for the numbers low..high. Both are in units of 10^-point, and `low` is at least 0. */
 function decimals(low: bigint, high: bigint, point: number): string[] {
   const unit = 10n ** BigInt(point);
   const fraction = (value: bigint) => String(value % unit).padStart(point, "0");
@@ -72,7 +72,7 @@ function decimals(low: bigint, high: bigint, point: number): string[] {
 
 type Range = (low: bigint, high: bigint) => string[];
 
-/** Returns the expressions for the numbers low..high, of which `range` gives those that are not negative. */
+/** Returns the expressions for the numbers low..high. `range` returns expressions for numbers from 0 on. */
 function signed(low: bigint, high: bigint, range: Range): string[] {
   if (low > high) return [];
   const found = high >= 0n ? range(low > 0n ? low : 0n, high) : [];
@@ -80,7 +80,7 @@ function signed(low: bigint, high: bigint, range: Range): string[] {
   return found;
 }
 
-/** Returns the sign, digits and decimals of a number's shortest decimal form. */
+/** Returns the shortest decimal form of a number: `units` * 10^-decimals. */
 function decimal(value: number): { units: bigint; decimals: number } {
   const [, sign = "", whole = "0", fraction = "", exponent = "0"] =
     /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]\d+))?$/.exec(String(value)) ?? [];
@@ -89,7 +89,7 @@ function decimal(value: number): { units: bigint; decimals: number } {
   return { units, decimals: Math.max(0, decimals) };
 }
 
-/** Returns the least integer number of units of 10^-point that is at least (or, `above`, more than) a value. */
+/** Returns a value in units of 10^-point, rounded up. With `above`, the result is always more than the value. */
 function units(value: number, point: number, above: boolean): bigint {
   const { units: own, decimals } = decimal(value);
   const scaled = own * 10n ** BigInt(Math.max(0, point - decimals));
@@ -99,7 +99,10 @@ function units(value: number, point: number, above: boolean): bigint {
   return exact ? floor + (above ? 1n : 0n) : floor + 1n;
 }
 
-/** Returns the range in units of 10^-point; without a bound, as far as `DIGITS` digits reach. */
+/**
+ * Returns the lowest and the highest number within bounds, in units of 10^-point. A side without a bound ends at the
+ * greatest number with `DIGITS` digits before the decimal point, or at its negative.
+ */
 function range({ minimum, maximum, exclusiveMinimum, exclusiveMaximum }: Bounds, point: number): [bigint, bigint] {
   const far = 10n ** BigInt(DIGITS + point) - 1n;
   const lows = [
@@ -117,7 +120,7 @@ function range({ minimum, maximum, exclusiveMinimum, exclusiveMaximum }: Bounds,
 
 const isBound = (bound: number | undefined): bound is number => bound !== undefined;
 
-/** Returns the expression for integers. Throws PageError if there is none in the range. */
+/** Returns the expression for the integers within bounds. Throws PageError if none exists. */
 export function integers(bounds: Bounds): string {
   if (!Object.values(bounds).some(isBound)) return `"-"? ("0" | [1-9] [0-9]{0,${DIGITS - 1}})`;
   const found = signed(...range(bounds, 0), natural);
@@ -126,8 +129,9 @@ export function integers(bounds: Bounds): string {
 }
 
 /**
- * Returns the expression for numbers. Next to a bound they have as many decimals as the bounds, or two. Throws
- * PageError if there is none in the range.
+ * Returns the expression for the numbers within bounds. A number next to a fractional bound (with the same integer
+ * part) has as many decimals as the bound with the most decimals, but at least `DECIMALS`. Throws PageError if there is
+ * no such number.
  */
 export function numbers(bounds: Bounds): string {
   const given = Object.values(bounds as Record<string, number | undefined>).filter(isBound);

@@ -1,4 +1,4 @@
-// Turns a regular expression into a grammar. The expression has to match a whole text.
+// Converts a regular expression to a grammar. The expression must match a whole text.
 
 import { charactersOf, complement, intersection, literal, UNICODE, union, type Characters } from "./characters";
 import { PageError } from "../gl/errors";
@@ -21,9 +21,9 @@ const CLASSES: Record<string, Characters> = {
   S: complement(BLANKS),
 };
 const CONTROLS: Record<string, string> = { n: "\n", r: "\r", t: "\t", f: "\f", v: "\v", 0: "\0" };
-const MAX_TIMES = 4096;
-const MAX_SIZE = 1 << 14; // characters and classes of an expression, with each repetition written out
-const MAX_DEPTH = 64; // of groups
+const MAX_TIMES = 4096; // maximum count of a repetition
+const MAX_SIZE = 1 << 14; // maximum characters and classes of an expression, with each repetition written out
+const MAX_DEPTH = 64; // maximum depth of groups
 
 export interface PatternOptions {
   /** True if `.` matches line ends. */
@@ -31,18 +31,18 @@ export interface PatternOptions {
 }
 
 /**
- * Returns the grammar's expression for a regular expression, which may read rules that `repetitions` then has. Throws
- * PageError for what it does not support.
+ * Returns the grammar expression for a regular expression, and adds the rules that the result uses to `repetitions`.
+ * Throws PageError for unsupported syntax.
  */
 export function patternGrammar(source: string, repetitions: Repetitions, options: PatternOptions = {}): string {
   return new Parser(source, repetitions, options).whole();
 }
 
-/** A part of a grammar, and its number of characters and classes with each repetition written out. */
+/** A part of a grammar. `size`: the number of its characters and classes, with each repetition written out. */
 interface Part {
   text: string;
   size: number;
-  /** Of a part that is one character of a set. */
+  /** The set of characters, if the part matches exactly one character. */
   set?: Characters;
 }
 
@@ -58,7 +58,7 @@ class Parser {
 
   whole(): string {
     const { text } = this.alternatives();
-    if (this.at < this.source.length) throw this.refused("a parenthesis is closed that was not opened");
+    if (this.at < this.source.length) throw this.refused("a closing parenthesis has no opening one");
     return text;
   }
 
@@ -88,11 +88,11 @@ class Parser {
     return { text: `(${texts(found).join(" | ")})`, size: this.size(found) };
   }
 
-  /** Returns the size of several parts. Throws PageError if it is too large. */
+  /** Returns the total size of parts that repeat `times` times. Throws PageError if the total exceeds `MAX_SIZE`. */
   private size(parts: readonly Part[], times = 1): number {
     const found = times * parts.reduce((sum, { size }) => sum + size, 0);
     if (found <= MAX_SIZE) return found;
-    throw this.refused(`the repetitions make ${found} characters of the expression; at most ${MAX_SIZE} are supported`);
+    throw this.refused(`repetitions expand the expression to ${found} characters; at most ${MAX_SIZE} are supported`);
   }
 
   private sequence(): Part {
@@ -114,7 +114,7 @@ class Parser {
     return found;
   }
 
-  /** Returns a part with its quantifier, or the part if it has none. */
+  /** Returns a part with its quantifier, or the same part if it has none. */
   private quantified(atom: Part): Part {
     const counts = /^\{(\d+)(?:(,)(\d*))?\}/.exec(this.source.slice(this.at));
     let suffix = "";
@@ -122,7 +122,7 @@ class Parser {
     if (counts) {
       const [text, least, comma, most] = counts as unknown as [string, string, string?, string?];
       const [low, high] = [Number(least), Number(most || least)];
-      if (high < low) throw this.refused(`{${low},${high}} repeats at least more often than at most`);
+      if (high < low) throw this.refused(`the minimum of {${low},${high}} is greater than its maximum`);
       if (high > MAX_TIMES) throw this.refused(`${text} repeats more than ${MAX_TIMES} times`);
       times = Math.max(1, high);
       this.size([atom], times);
@@ -164,7 +164,7 @@ class Parser {
     return found;
   }
 
-  /** Returns the characters of a class, after its opening bracket. */
+  /** Reads a class after its opening bracket, and returns its characters. */
   private members(): Characters {
     const inverted = this.take("^");
     let found: Characters = [];
@@ -189,7 +189,7 @@ class Parser {
     return [[character, character]];
   }
 
-  /** Returns the characters of an escape, after its backslash. */
+  /** Reads an escape after its backslash, and returns the characters that the escape matches. */
   private escaped(inClass: boolean): Characters {
     const letter = this.source[this.at];
     if (letter === undefined) throw this.refused("a backslash has nothing to escape");

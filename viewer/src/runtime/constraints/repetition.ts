@@ -1,44 +1,45 @@
-// Grammars of counted characters. For each position of an expression xgrammar computes in advance which tokens may
-// follow: 30 ms with a vocabulary of 49,152 tokens. Written out, 200 characters have more than 200 positions. Here they
-// share one, up to the last few characters.
+// Builds grammars of counted characters, such as 100 to 200 letters. For each position of an expression, xgrammar
+// computes in advance which tokens may follow: this takes 30 ms per position with a vocabulary of 49,152 tokens. 200
+// characters that are written out have more than 200 positions. In the grammars of this module, all but the last
+// REACH - 1 characters share one position.
 
 import { classOf, continued, inJson, type Characters } from "./characters";
 
-const REACH = 16; // characters of a token that are known in advance; the last REACH - 1 of a text are written out
-const BASE = 16; // repetitions of a rule for the next longer one
-const INLINE = 16; // most repetitions that an expression writes out
-const NOTHING = String.raw`"\u001f\u007e"`; // in no token, since no byte is written so
+const REACH = 16; // characters of a token that are checked in advance; the last REACH - 1 of a text are written out
+const BASE = 16; // a rule of many characters repeats the next shorter rule this many times
+const INLINE = 16; // maximum repetitions that an expression writes out
+const NOTHING = String.raw`"\u001f\u007e"`; // occurs in no token, because `writtenBytes` never writes it
 
-/** Returns an expression that repeats low..high times. */
+/** Returns the expression that repeats `expression` low..high times. */
 export function repeated(expression: string, low: number, high: number): string {
   if (high === 0) return '""';
   return high === Infinity ? `${expression}{${low},}` : `${expression}{${low},${high}}`;
 }
 
-/** Returns rules as a grammar. */
+/** Returns the text of a grammar with these rules. */
 export const rulesText = (rules: Iterable<readonly [name: string, expression: string]>): string =>
   Array.from(rules, ([name, expression]) => `${name} ::= ${expression}`).join("\n");
 
-/** Makes rules of counted characters, which the expressions of one grammar share. */
+/** Makes rules of counted characters. The expressions of one grammar share these rules. */
 export class Repetitions {
   readonly rules = new Map<string, string>();
-  private readonly names = new Map<string, string>(); // the rule of each class
+  private readonly names = new Map<string, string>(); // the rule of each class, by the expression of the class
 
   /** `json`: the characters stand in a JSON string. */
   constructor(private readonly json = false) {}
 
-  /** Returns the expression of a character of a set; null if none can be written. */
+  /** Returns the expression that matches one character of a set; null if no character of the set can be written. */
   written(set: Characters): string | null {
     return (this.json ? inJson : classOf)(set);
   }
 
-  /** Returns the expression of low..high characters of a set, of which one can be written. */
+  /** Returns an expression that matches low..high characters of a set that has at least one writable character. */
   of(set: Characters, low: number, high: number): string {
     const few = (high === Infinity ? low : high) <= INLINE;
     return few ? repeated(this.written(set)!, low, high) : this.shared(set, low, high);
   }
 
-  /** Returns a rule of low..high characters of a set, of which one can be written. */
+  /** Returns a rule's name. The rule matches low..high characters of a set with at least one writable character. */
   shared(set: Characters, low: number, high: number): string {
     const one = this.written(set)!;
     const name = this.names.get(one) ?? `characters_${this.names.size}`;
@@ -49,16 +50,16 @@ export class Repetitions {
     return this.long(name, set, low, high);
   }
 
-  /** Returns the name of a rule. `expression` makes it the first time. */
+  /** Returns `name`. The first call with this name adds the rule, with the result of `expression`. */
   private rule(name: string, expression: () => string): string {
     if (!this.rules.has(name)) {
-      this.rules.set(name, ""); // keeps its place before the rules that it reads
+      this.rules.set(name, ""); // keeps the rule's place before the rules that it refers to
       this.rules.set(name, expression());
     }
     return name;
   }
 
-  /** Returns the rule of low..high characters, fewer than REACH, written out. */
+  /** Returns the name of the rule that writes out low..high characters. `high` is less than REACH. */
   private last(one: string, low: number, high: number): string {
     if (high === 0) return '""';
     return this.rule(`${one}_${low}_${high}`, () => {
@@ -67,7 +68,7 @@ export class Repetitions {
     });
   }
 
-  /** Returns the rule of low..high characters, of which all but the last ones are followed by REACH - 1 or more. */
+  /** Returns the name of the rule of low..high characters. All but the last REACH - 1 use the shared rule of `far`. */
   private long(one: string, set: Characters, low: number, high: number): string {
     return this.rule(`${one}_${low}_${high === Infinity ? "more" : high}`, () => {
       this.far(one, set);
@@ -80,10 +81,12 @@ export class Repetitions {
   }
 
   /**
-   * Adds the rule of a character that REACH - 1 or more of its class may follow. A token with at most REACH characters
-   * of the class is allowed, and one with a character of another class after them is examined when it may come. That
-   * holds in each place, so xgrammar shall not replace the rule by its expression, nor derive what follows it: it has
-   * an alternative that never occurs, and is used once, before another rule.
+   * Adds the rule of a "far" character: REACH - 1 or more characters of its class may follow it. A token of at most
+   * REACH characters of the class is allowed in advance after a far character. If a token continues with a character of
+   * another class, the token is checked only when it may come. This is true at every position, so xgrammar can compute
+   * the allowed tokens once for the rule. xgrammar must neither replace the rule by its expression nor derive what
+   * follows the rule. Therefore the rule has an alternative that never occurs, and the rule is used only once: in the
+   * rule of one far character, before the rule `end`.
    */
   private far(one: string, set: Characters): void {
     this.rule("nothing", () => NOTHING);
@@ -96,27 +99,27 @@ export class Repetitions {
     this.rule(this.power(one, 0), () => `${one}_far end`);
   }
 
-  /** Returns the name of the rule of BASE^level far characters. */
+  /** Returns the name of the rule of BASE^level far characters (see `far`). */
   private power(one: string, level: number): string {
     if (!level) return `${one}_far_1`;
     return this.rule(`${one}_far_${BASE ** level}`, () => `${this.power(one, level - 1)}{${BASE}}`);
   }
 
-  /** Returns the rule of fewer than BASE^level far characters. */
+  /** Returns the name of the rule of fewer than BASE^level far characters; "" for level 0. */
   private below(one: string, level: number): string {
     if (!level) return "";
     const digit = () => `${this.power(one, level - 1)}{0,${BASE - 1}}`;
     return this.rule(`${one}_below_${BASE ** level}`, () => `${digit()} ${this.below(one, level - 1)}`);
   }
 
-  /** Returns the expression of a number of far characters. */
+  /** Returns the expression of exactly `count` far characters. */
   private exactly(one: string, count: number): string {
     const found: string[] = [];
     for (const [level, digit] of digits(count)) found.push(`${this.power(one, level)}{${digit}}`);
     return found.join(" ") || '""';
   }
 
-  /** Returns the expression of fewer than `count` far characters, or `count` and `rest`. */
+  /** Returns the expression of either fewer than `count` far characters, or `count` far characters and then `rest`. */
   private upTo(one: string, count: number, rest: string): string {
     let found = rest;
     for (const [level, digit] of digits(count).reverse()) {
@@ -127,7 +130,7 @@ export class Repetitions {
   }
 }
 
-/** Returns the digits of a number to BASE that are not 0, the highest first, each with its place. */
+/** Returns the digits other than 0 of a number in base BASE, each with its place (`level`), highest place first. */
 function digits(count: number): [level: number, digit: number][] {
   const found: [number, number][] = [];
   for (let [rest, level] = [count, 0]; rest; rest = Math.floor(rest / BASE), level++) {

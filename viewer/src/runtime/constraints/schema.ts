@@ -1,5 +1,6 @@
-// Turns a JSON schema into a grammar of the JSON texts that it validates, or of some of them. The texts have the blanks
-// of Python's `json.dumps`. A keyword that the grammar cannot follow is refused.
+// Converts a JSON schema to a grammar of JSON texts. The grammar matches only texts that the schema accepts, but not
+// always all of them. Blanks in the texts are those of Python's `json.dumps`. Throws PageError for an unsupported
+// keyword.
 
 import { inJson, literal, UNICODE } from "./characters";
 import { integers, numbers } from "./numbers";
@@ -10,10 +11,10 @@ import { dumped, isObject, type Json } from "../gl/json";
 
 type Schema = { readonly [key: string]: Json };
 
-const MAX_DEPTH = 100; // of schemas in schemas
+const MAX_DEPTH = 100; // maximum depth of nested schemas
 const ANNOTATIONS = ["$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"];
 ANNOTATIONS.push("example", "examples", "deprecated", "readOnly", "writeOnly");
-/** The keywords of each type that the grammar follows. */
+/** The supported keywords of each type. */
 const KEYWORDS = {
   object: ["properties", "required", "additionalProperties"],
   array: ["items", "prefixItems", "minItems", "maxItems", "uniqueItems"],
@@ -25,7 +26,7 @@ const KEYWORDS = {
 } as const;
 type Type = keyof typeof KEYWORDS;
 const TYPES = Object.keys(KEYWORDS) as Type[];
-/** Expressions of texts with these formats; each format has other texts, too. */
+/** Regular expressions of the supported formats. Each matches only a part of the texts that the format allows. */
 const FORMATS: Record<string, string> = {
   date: String.raw`[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])`,
   time: String.raw`([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z`,
@@ -35,7 +36,7 @@ const FORMATS: Record<string, string> = {
   ipv4: String.raw`((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])`,
 };
 const CHARACTER = inJson(UNICODE)!;
-/** The rules of any JSON value. */
+/** The rules that match any JSON value. */
 const ANY: Record<string, string> = {
   any: 'any_object | any_array | any_string | any_number | "true" | "false" | "null"',
   any_object: '"{" (any_string ": " any (", " any_string ": " any)*)? "}"',
@@ -47,11 +48,11 @@ const ANY: Record<string, string> = {
 /** A grammar as xgrammar reads it. */
 export interface Grammar {
   text: string;
-  /** True if a part holds itself, so that the text that must come next may have no end. */
+  /** True if a part of the grammar contains itself: the text that must come next may then have no end. */
   recursive: boolean;
 }
 
-/** Returns the grammar of a schema. Throws PageError, naming place and keyword, for one that it cannot follow. */
+/** Returns the grammar of a schema. For an unsupported keyword, throws a PageError with the keyword and its path. */
 export function schemaGrammar(schema: unknown): Grammar {
   return new Converter(schema as Json).grammar();
 }
@@ -66,7 +67,7 @@ function has(type: Type, value: Json): boolean {
 
 class Converter {
   private readonly rules = new Map<string, string>();
-  private readonly references = new Map<string, string>(); // the rule of each `$ref`
+  private readonly references = new Map<string, string>(); // the names of the rules, by `$ref`
   private readonly repetitions = new Repetitions(true);
   private recursive = false;
   private names = 0;
@@ -92,7 +93,7 @@ class Converter {
     return name;
   }
 
-  /** Returns the expression of a schema's values. */
+  /** Returns the expression that matches a schema's values. `path`: where the schema is, for errors. */
   private value(schema: Json | undefined, path: string): string {
     if (schema === true || schema === undefined) return "any";
     if (schema === false) throw this.refused(path, "the schema false allows no value");
@@ -128,10 +129,10 @@ class Converter {
   }
 
   private reference(value: Json, path: string): string {
-    if (typeof value !== "string") throw this.refused(path, "$ref must be a text");
+    if (typeof value !== "string") throw this.refused(path, "$ref must be a string");
     const known = this.references.get(value);
     if (known) {
-      this.recursive ||= !this.rules.has(known); // it is inside the part that it names
+      this.recursive ||= !this.rules.has(known); // the reference is inside the part that it names
       return known;
     }
     const target = this.resolved(value);
@@ -142,7 +143,7 @@ class Converter {
     return name;
   }
 
-  /** Returns the part of the schema that a reference such as `#/$defs/a` names. */
+  /** Returns the part of the schema that a reference such as `#/$defs/a` names; undefined: the part does not exist. */
   private resolved(reference: string): Json | undefined {
     if (!/^#(\/|$)/.test(reference)) return undefined;
     let found: Json | undefined = this.root;
@@ -162,7 +163,7 @@ class Converter {
     return fitting.map((value) => literal(dumped(value))).join(" | ");
   }
 
-  /** Returns the types that a schema names; null: any. */
+  /** Returns the types that a schema allows; null: any type. */
   private types({ type }: Schema, path: string): Type[] | null {
     if (type === undefined) return null;
     const named = Array.isArray(type) ? (type as readonly Json[]) : [type];
@@ -173,7 +174,7 @@ class Converter {
     return named as Type[];
   }
 
-  /** Throws PageError unless at most one of the schemas can validate a value. */
+  /** Throws PageError if a value could be valid for two of the schemas. */
   private disjoint(schemas: readonly Json[], path: string): void {
     const all = schemas.map((schema) => this.followed(schema));
     for (const [i, a] of all.entries()) {
@@ -184,7 +185,7 @@ class Converter {
     }
   }
 
-  /** Returns the schema that a chain of references leads to. */
+  /** Returns the schema at the end of a chain of references. */
   private followed(schema: Json | undefined): Json | undefined {
     for (let steps = 0; steps < MAX_DEPTH && isObject(schema) && typeof schema["$ref"] === "string"; steps++) {
       schema = this.resolved(schema["$ref"]);
@@ -192,7 +193,7 @@ class Converter {
     return schema;
   }
 
-  /** True if no value is valid for both schemas, as their types or constants show. */
+  /** True if types, constants or required properties show that no value is valid for both schemas. */
   private apart(a: Json | undefined, b: Json | undefined): boolean {
     if (!isObject(a) || !isObject(b)) return false;
     const values = ({ const: one, enum: list }: Schema) => (one !== undefined ? [one] : list);
@@ -248,14 +249,14 @@ class Converter {
     }
   }
 
-  /** Returns a keyword that counts, or `otherwise`. */
+  /** Returns the value of a keyword such as `minItems`, or `otherwise` if the keyword is missing. */
   private count(schema: Schema, name: string, otherwise: number, path: string): number {
     const value = schema[name] ?? otherwise;
     if (value === Infinity || (Number.isInteger(value) && (value as number) >= 0)) return value as number;
     throw this.refused(path, `${name} must be a non-negative integer`);
   }
 
-  /** Returns the keywords that count from..to. */
+  /** Returns the minimum and the maximum of a count, which are the values of the keywords `least` and `most`. */
   private counts(schema: Schema, least: string, most: string, path: string): [number, number] {
     const [low, high] = [this.count(schema, least, 0, path), this.count(schema, most, Infinity, path)];
     if (low > high) throw this.refused(path, `${least} is greater than ${most}`);
@@ -278,7 +279,7 @@ class Converter {
       const known = Object.keys(FORMATS).join(", ");
       throw this.refused(path, `the format ${JSON.stringify(format)} is not supported, only ${known}`);
     }
-    if (format === undefined && typeof pattern !== "string") throw this.refused(path, "pattern must be a text");
+    if (format === undefined && typeof pattern !== "string") throw this.refused(path, "pattern must be a string");
     try {
       const source = format === undefined ? (pattern as string) : FORMATS[format as string]!;
       return text(patternGrammar(source, this.repetitions));
@@ -327,7 +328,8 @@ class Converter {
       const member = this.rule(`any_string ": " ${this.value(others, `${path}/additionalProperties`)}`);
       return `"{" ${list(member, 0, Infinity)} "}"`;
     }
-    // `rest` follows a member, `start` does not; both are the members from the current one on
+    // `rest` and `start` both match the members from the current one on: `rest` after an earlier member, `start` at the
+    // beginning of the object
     let [rest, start] = ["", ""];
     for (const name of names.reverse()) {
       const own = Object.hasOwn(properties, name);
@@ -343,7 +345,7 @@ class Converter {
   }
 }
 
-/** Returns low..high members with commas between them. */
+/** Returns the expression that matches low..high members with commas between them; "" if `high` is 0. */
 function list(member: string, low: number, high: number): string {
   if (high === 0) return "";
   const found = `${member} ${repeated(`(", " ${member})`, Math.max(0, low - 1), high - 1)}`;

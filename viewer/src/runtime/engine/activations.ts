@@ -1,4 +1,4 @@
-// Named activations of a text, from the page's blocks and from the server's.
+// Reads named activations of a text, from the blocks (layers) that run in this page and from those on a server.
 
 import { Player } from "../gl/player";
 import { must } from "../gl/errors";
@@ -21,12 +21,12 @@ export class Activations {
     return this.captured;
   }
 
-  /** Its player, if it was created. */
+  /** The capturing program's player; null: not created yet. */
   get player(): Player | null {
     return this.captured?.player ?? null;
   }
 
-  /** Returns named activations of `ids`; those of remote blocks come from the server. */
+  /** Returns named activations of `ids`. The server sends the activations of remote blocks. */
   async read(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
     const { manifest, split: server, placement } = this.model;
     const { split, config } = manifest;
@@ -54,7 +54,7 @@ export class Activations {
     return new Map(names.map((name) => [name, must(found.get(name), name)]));
   }
 
-  /** Fetches remote activations for `ids`, each into its own texture. The caller closes their players. */
+  /** Reads activations of `ids`, each into its own texture. The caller must close the players of the results. */
   async fetch(ids: readonly number[], names: readonly string[]): Promise<Map<string, Uploaded>> {
     const found = await this.read(ids, names);
     const { device, options, names: known } = this.model;
@@ -62,7 +62,7 @@ export class Activations {
     return new Map(names.map((name) => [name, uploaded(device, options, name, matrix(name))]));
   }
 
-  /** Deletes the capturing program's textures; `lost`: they are gone already. */
+  /** Deletes the capturing program's textures. `lost`: the textures were lost with the graphics context. */
   close(lost: boolean): void {
     if (!lost) this.captured?.player.close();
     this.captured = null;

@@ -1,4 +1,4 @@
-// The interventions that are applied to a model, and the program that plays them.
+// Applies interventions (changes of activations) to a model, and owns the program that supports them.
 
 import { signal } from "@preact/signals-core";
 import { Player } from "../gl/player";
@@ -17,22 +17,22 @@ import { queriesOf, type Model, type Played } from "./model";
 
 export class ActiveInterventions {
   private readonly applied = signal<readonly string[]>([]);
-  /** The unfused program that supports interventions, created on first use. */
+  /** The program that supports interventions, recorded without fused passes; null: not created yet. */
   program: Played | null = null;
 
   constructor(private readonly model: Model) {}
 
-  /** The active interventions, as `parseIntervention` reads them. Reading them subscribes to their changes. */
+  /** The active interventions in text form (see `parseIntervention`). Reading them subscribes to their changes. */
   get parts(): readonly string[] {
     return this.applied.value;
   }
 
-  /** True if any are active. */
+  /** True if any interventions are active. */
   get active(): boolean {
     return this.parts.length > 0;
   }
 
-  /** Applies these and removes all others. The caches are then empty. */
+  /** Applies these interventions and removes all others. Empties the caches. */
   async apply(parts: readonly string[]): Promise<void> {
     const { model } = this;
     const resolved: ResolvedIntervention[] = [];
@@ -45,13 +45,13 @@ export class ActiveInterventions {
     this.applied.value = [...parts];
   }
 
-  /** Applies the active ones to a model that was built again. If they cannot be, none is active any more. */
+  /** Applies the active interventions to a rebuilt model. If that fails, removes them and throws PageError. */
   async applyAgain(): Promise<void> {
     const { parts } = this;
     try {
       await this.apply(parts);
     } catch (error) {
-      if (this.model.stale) throw error; // it will be built again
+      if (this.model.stale) throw error; // the model will be built again
       this.applied.value = [];
       throw new PageError(
         `The graphics context was lost, and ${parts.join(", ")} could not be changed again: ${reason(error)}. ` +
@@ -80,7 +80,7 @@ export class ActiveInterventions {
 
   /**
    * Returns the vector of an intervention, computed by the unchanged model. For steering, this is the difference of the
-   * residual stream at the ends of two texts; for a patch, the part's output in another text.
+   * residual stream at the ends of two texts; for a patch, the part's output in another text; otherwise null.
    */
   private async valuesFor({ part, steering, patch }: Intervention): Promise<Float32Array | null> {
     const { manifest } = this.model;

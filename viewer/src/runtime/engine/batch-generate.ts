@@ -12,7 +12,7 @@ import { Speculation } from "./speculation";
 
 /** Further options of a batch. */
 export interface BatchOptions {
-  /** The texts that continue no further. */
+  /** Indices of the texts that are not continued. */
   over: ReadonlySet<number>;
 }
 
@@ -23,7 +23,7 @@ export class BatchGenerator {
 
   constructor(private readonly model: Model) {}
 
-  /** Number of texts in a batch; 0: not available in the model's current state. */
+  /** Number of texts in a batch; 0: the model in its current state supports no batches. */
   get texts(): number {
     const { recording, interventions, placement, manifest } = this.model;
     return recording.several && !interventions.active && !placement.server ? (manifest.tuning.texts ?? 0) : 0;
@@ -31,8 +31,9 @@ export class BatchGenerator {
 
   /**
    * Generates several continuations of one prompt, with the seeds `seed`, `seed` + 1, …. Each iteration yields one
-   * token per text, null for a text that has ended or is `over`. The tokens equal those of `TextGenerator.generate`
-   * with each seed. If the graphics context is lost and restored, it starts again and skips the tokens already yielded.
+   * token per text, or null for a text that has ended or is in `over`. The tokens equal those of
+   * `TextGenerator.generate` with each seed. If the graphics context is lost and restored, generation starts again and
+   * skips the tokens already yielded.
    */
   async *generate(ids: readonly number[], run: Run, options: BatchOptions): AsyncGenerator<(Token | null)[]> {
     const { model } = this;
@@ -98,7 +99,7 @@ export class BatchGenerator {
     }
   }
 
-  /** Returns what checks guesses of a text; null if the model in its current state cannot. */
+  /** Returns an object that checks guessed tokens; null if the model in its current state supports no batches. */
   async speculation(): Promise<Speculation | null> {
     if (!this.texts) return null;
     const several = await this.opened();
@@ -119,7 +120,7 @@ export class BatchGenerator {
     return (this.opening = opening);
   }
 
-  /** True while it creates its textures and shaders, which may be outside a call. */
+  /** True while the batch's textures and shaders are created. Their creation may outlast the call that needed them. */
   get opens(): boolean {
     return this.opening !== null;
   }
@@ -137,7 +138,7 @@ export class BatchGenerator {
     }
     try {
       await player.prepare(...Several.played(Object.keys(program.entries)));
-      if (closings !== this.closings) throw new ContextLost(); // its textures are those of a model that was closed
+      if (closings !== this.closings) throw new ContextLost(); // the player's textures belong to a closed model
     } catch (error) {
       if (!this.model.stale) player.close();
       throw error;
@@ -145,12 +146,12 @@ export class BatchGenerator {
     return (this.several = new Several(player, manifest.config.n_positions));
   }
 
-  /** Bytes of the textures that it allocated. */
+  /** Bytes of the textures that only the batch uses. */
   get bytes(): number {
     return this.several?.bytes ?? 0;
   }
 
-  /** Deletes the textures; they are created again when needed. `lost`: they are gone already. */
+  /** Deletes the textures, which are created again when needed. `lost`: they were lost with the graphics context. */
   close(lost = this.model.stale): void {
     if (!lost) this.several?.close();
     this.several = this.opening = null;

@@ -1,4 +1,4 @@
-// Captures the logits of every position and named activations, in their natural shapes without padding.
+// Captures the logits of every position and other named activations, in their natural shapes without padding.
 
 import type { Player } from "../gl/player";
 import { plan, sizes, writeIds, type Chunk } from "./chunks";
@@ -23,8 +23,8 @@ export class Capture {
   }
 
   /**
-   * Returns logits `[T, vocab]` and other activations: `[T, width]`, caches `[heads, T, d]`, scores and patterns
-   * `[heads, T, T]`.
+   * Returns named activations. Their shapes, for T tokens and heads of width d: logits `[T, vocab]`, caches `[heads, T,
+   * d]`, scores and patterns `[heads, T, T]`, others `[T, width]`.
    */
   async run(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
     const unknown = names.find((name) => !this.manifest.activations.has(name));
@@ -48,7 +48,10 @@ export class Capture {
     return found;
   }
 
-  /** Returns the final norm and the logits of hidden states `[T, n_embd]`, for a program with a separate head. */
+  /**
+   * Returns named activations of the head (the final norm and the logits). `states`: hidden states of shape `[T,
+   * n_embd]`. The program must have a separate head.
+   */
   async head(states: Float32Array, names: readonly string[]): Promise<Map<string, Values>> {
     const { program } = this.player;
     const { n_embd } = this.manifest.config;
@@ -91,7 +94,7 @@ export class Capture {
     return { shape, data: new Float32Array(shape.reduce((a, b) => a * b, 1)) };
   }
 
-  /** Copies a chunk's matrix to its place in the values, without padding. */
+  /** Copies a chunk's matrix to the chunk's place in the values, without padding. */
   private place(name: string, matrix: Float32Array, cols: number, chunk: Chunk, to: Values): void {
     const { kind, heads, width } = this.manifest.activations.get(name)!;
     const { data, shape } = to;

@@ -1,8 +1,9 @@
-// Splits a prompt into chunks of the recorded sizes.
+// Splits a prompt into chunks: consecutive tokens that one entry of the recorded program computes together.
 
 import type { Player } from "../gl/player";
 import type { Tuning } from "./manifest";
 
+/** `valid` tokens, from position `start` on. The chunk's entry computes `size` tokens; the rest is padding. */
 export interface Chunk {
   start: number;
   valid: number;
@@ -22,7 +23,7 @@ export function sizes(entries: Iterable<string>, prefix: string): number[] {
   return found.sort((a, b) => b - a);
 }
 
-/** Returns the cheapest chunks of `known` sizes, by `costs`, for positions from..tokens-1. Only the last is padded. */
+/** Returns the cheapest chunks of `known` sizes for positions from..tokens-1. Only the last chunk is padded. */
 export function plan(
   tokens: number,
   context: number,
@@ -62,8 +63,9 @@ export function writeIds(player: Player, ids: readonly number[], chunk: Chunk): 
 }
 
 /**
- * Returns the start of the window from which the next token of a text of this many tokens is computed. A text longer
- * than the context drops its first tokens, half a context at a time; the rest is read again from position 0.
+ * Returns the index at which the window of a text starts. The next token is computed from the tokens in the window.
+ * `tokens` is the length of the text. A text longer than the context drops its first tokens, half a context at a time,
+ * and the rest is read again from position 0.
  */
 export function windowStart(tokens: number, context: number): number {
   const half = Math.max(1, Math.floor(context / 2));

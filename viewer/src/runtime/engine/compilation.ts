@@ -1,12 +1,12 @@
-// The order in which a model's shaders are compiled, which takes most of the time to the first token: loading compiles
-// those of `decode`, which can compute any token. The others follow in the order of their first use.
+// Orders the compilation of a model's shaders, which takes most of the time to the first token. Loading compiles the
+// shaders of `decode`, an entry that can compute any token. The other shaders follow in the order of their first use.
 
 import type { Model } from "./model";
 
-/** A prompt of more tokens than this, or of more operations, waits for the shaders of chunks. */
+/** A prompt with more tokens or operations than this waits for the shaders that compute several tokens at once. */
 const MAX = { software: { tokens: 64, flops: 16e9 }, gpu: { tokens: 256, flops: 64e9 } };
 
-/** The entries that sample on the device, the most usual first. */
+/** The entries that sample on the device, the most frequent first. */
 const SAMPLING = ["sample_nucleus", "sample"];
 
 export class Compilation {
@@ -26,13 +26,13 @@ export class Compilation {
     return [...this.sampling, ...ascending.map((size) => `prefill_${size}`)];
   }
 
-  /** Chunk sizes that loading compiles, greatest first. */
+  /** Sizes (numbers of tokens) of the chunks whose shaders loading compiles, greatest first. */
   get firstSizes(): number[] {
     const { recorded } = this.model;
     return this.gradual ? [1] : this.model.split ? recorded.slice(-2) : recorded;
   }
 
-  /** Resolves when `tokens` tokens can be read in a reasonable time. Nothing else may use the model until then. */
+  /** Waits for the shaders of chunks if `tokens` exceeds `MAX`. Nothing else may use the model until this resolves. */
   async forTokens(tokens: number): Promise<void> {
     const { model } = this;
     const { cache, programs, recorded } = model;

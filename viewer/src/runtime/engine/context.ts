@@ -1,4 +1,4 @@
-// Which tokens of a text the model's context holds.
+// Finds the tokens of a text that the model's context holds.
 
 import { windowStart } from "./chunks";
 
@@ -6,7 +6,7 @@ export class Context {
   /** `tokens`: the number of tokens that the context holds. */
   constructor(readonly tokens: number) {}
 
-  /** Returns the tokens of a text from which the next one is computed. */
+  /** Returns the tokens of a text from which its next token is computed. */
   window(text: readonly number[]): number[] {
     return text.slice(windowStart(text.length, this.tokens));
   }
@@ -17,7 +17,7 @@ export class Context {
     return text.slice(from, from + this.tokens);
   }
 
-  /** Returns where these tokens begin in a text of this many tokens. */
+  /** Returns where the tokens of `read` begin in a text of this many tokens. */
   readFrom(length: number): number {
     return windowStart(Math.max(1, length) - 1, this.tokens);
   }

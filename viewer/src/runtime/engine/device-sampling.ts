@@ -1,4 +1,4 @@
-// Chooses the next token from the logits on the device, there if it can decide, else in the page.
+// Chooses the next token from the logits: on the device if the device can decide, else in the page.
 
 import type { Allowed } from "../constraints/grammars";
 import { must } from "../gl/errors";
@@ -28,18 +28,18 @@ export class DeviceSampling {
     this.masked = new MaskedSampling(model);
   }
 
-  /** Returns the entry that chooses a token, or lists the likeliest ones; null if `decode` has chosen it already. */
+  /** Returns the program's entry that chooses a token or lists likely tokens; null if `decode` has chosen already. */
   private entry(sampler: Sampler, top: number): string | null {
     return sampler.entry ?? (top && top <= MAX_ALTERNATIVES ? "sample" : null);
   }
 
-  /** Compiles what chooses tokens on the device. */
+  /** Compiles the shaders that choose tokens on the device. */
   async prepare(sampler: Sampler, top = 0): Promise<void> {
     const entry = this.entry(sampler, top);
     if (entry && !sampler.adjusts) await this.model.player.prepare(entry);
   }
 
-  /** True if the page chooses from the row of logits: always, or until the device's shaders are compiled. */
+  /** True if the page chooses: if `sampler` changes the logits, or as long as the device's shaders are not ready. */
   inPage(sampler: Sampler, top = 0): boolean {
     const entry = this.entry(sampler, top);
     return sampler.adjusts || (entry !== null && !this.model.player.isPrepared(entry));
@@ -64,8 +64,8 @@ export class DeviceSampling {
   }
 
   /**
-   * Returns the token that the device chooses from those that a constraint allows, with `top` of the model's own
-   * alternatives; null if it cannot decide.
+   * Returns the token that the device chooses from those that a constraint allows; null if the device cannot decide.
+   * The `top` alternatives of the token are those of the model without the constraint.
    */
   async chooseAllowed(sampler: Sampler, step: number, allowed: Allowed, top = 0): Promise<Token | null> {
     if (!this.masked.ready) return null;
@@ -96,7 +96,7 @@ export class DeviceSampling {
     return this.taken(logits, sampler.draw(sampler.adjusted(logits, text, allowed), step, allowed), top);
   }
 
-  /** Samples a token in the page, the one that the device would choose, and begins to compile what chooses there. */
+  /** Samples in the page the token that the device would choose, and begins to compile the device's shaders for it. */
   async early(sampler: Sampler, step: number, top = 0): Promise<Token> {
     const logits = await this.logits();
     const { device } = this.model;
@@ -104,7 +104,7 @@ export class DeviceSampling {
     return this.taken(logits, sampler.drawAsDevice(logits, step), top);
   }
 
-  /** Writes a token that the page chose to where the device reads it. */
+  /** Writes the page's choice to the state that the device reads. Returns the token, with `top` alternatives. */
   private taken(logits: Float32Array, draw: Draw, top: number): Token {
     this.model.cache.write(draw.id);
     return { id: draw.id, ...(top ? alternatives(logits, top, draw.id, draw) : {}) };

@@ -1,11 +1,12 @@
-// Guesses how a text continues from the text itself, for speculative decoding (prompt lookup).
+// Guesses from the text itself how it continues, for speculative decoding (prompt lookup).
 
-const LONGEST = 6; // maximum tokens of the text's end that are searched for earlier in the text
+const LONGEST = 6; // maximum tokens of a text's ending that is searched for earlier in the text
 const SHORTEST = 2;
 
 /**
- * Returns up to `most` ids that followed the latest earlier occurrence of the text's last tokens; none if they did
- * not occur before. Longer endings are searched first, since what followed them is more likely to follow again.
+ * Returns up to `most` ids that followed the latest earlier occurrence of the text's last tokens; none if those tokens
+ * did not occur before. Longer endings are searched first, because the ids that followed a longer ending are more
+ * likely to follow again.
  */
 export function draft(ids: readonly number[], most: number): number[] {
   for (let n = Math.min(LONGEST, ids.length - 1); n >= SHORTEST; n--) {

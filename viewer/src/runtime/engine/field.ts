@@ -1,4 +1,4 @@
-// Reads a texture's values back to show them, either as the matrix that it holds or in their memory layout.
+// Reads a texture's values back to show them, either as the matrix that the texture holds or in memory layout.
 
 import type { Player, Texels } from "../gl/player";
 import { must } from "../gl/errors";
@@ -6,15 +6,15 @@ import { FORMATS, storedRows } from "./formats";
 import { unpack } from "./layout";
 import type { Pass, TextureSpec, View } from "../gl/program";
 
-const MAX_READ_BYTES = 4 << 20; // maximum bytes of one read; of a larger texture, only some rows of each tile are read
+const MAX_READ_BYTES = 4 << 20; // maximum bytes of one read; of larger textures, only some rows of each tile are read
 const BINS = 48;
-const SAMPLE = 20_000; // values from which quantiles are computed
+const SAMPLE = 20_000; // number of values from which quantiles are computed
 const MASKED = -1e29; // values up to this one are masked scores
 
 export interface Field {
   texture: string;
   view: View;
-  /** Number of rows shown; they begin at row `first` of each tile, in tiles of `height` rows. */
+  /** Number of rows shown: `height` rows of each tile, from row `first` of the tile on. */
   rows: number;
   first: number;
   height: number;
@@ -31,9 +31,9 @@ export interface Field {
 }
 
 /**
- * Returns a view of a texture in its memory layout: layers one below the other, a texel's values side by side. `dtype`:
- * format of the matrix that it holds; without it, the first format with such texels. The view begins at `firstColumn`
- * of each layer, and ends before the column `end`.
+ * Returns a view of a texture in its memory layout: layers one below the other, a texel's values side by side. `dtype`
+ * is the format of the matrix that the texture holds. Without `dtype`, the view has the first format whose texels are
+ * like the texture's. The view begins at column `firstColumn` of each layer, and ends before column `end`.
  */
 export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn = 0, end = spec.width): View {
   const read = spec.format === "half" ? "float" : spec.format; // float16 is read as 32-bit floats
@@ -52,8 +52,8 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn
 }
 
 /**
- * Returns a texture in its memory layout, without the columns that a pass that wrote it does not draw: they hold
- * values of other passes. `length`: positions of the text, which limits columns of keys.
+ * Returns a view of a texture in its memory layout, limited to the columns that `pass` draws: the other columns hold
+ * values of other passes. `length` is the number of positions of the text, which limits columns of keys.
  */
 export function writtenBy(player: Player, texture: string, pass?: Pass, length = Infinity) {
   const firstColumn = pass?.first_column ?? 0;
@@ -63,8 +63,8 @@ export function writtenBy(player: Player, texture: string, pass?: Pass, length =
 }
 
 /**
- * Reads the first `rows` rows of a matrix, or of a large matrix a window that begins at row `first` of each tile. The
- * matrix begins at texel `firstColumn` of each layer.
+ * Reads the first `rows` rows of a matrix. Of a matrix above `MAX_READ_BYTES`, reads a window that begins at row
+ * `first` of each tile. The matrix begins at texel `firstColumn` of each layer.
  */
 export async function readField(
   player: Player,
@@ -84,7 +84,7 @@ export async function readField(
   const [stored, begin, count] = [storedRows(format, tile), storedRows(format, from), storedRows(format, height)];
   const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * stored + begin, count));
   const texels = interleaved(await Promise.all(bands), spec.layers);
-  const end = firstColumn + Math.ceil(view.cols / (4 * format.columnTiles)); // beyond the texture if it has tiles
+  const end = firstColumn + Math.ceil(view.cols / (4 * format.columnTiles)); // beyond the texture if there are tiles
   const part = !view.panel && (firstColumn > 0 || end < spec.width); // panels are read whole
   const values = unpack(window, part ? between(texels, spec.width, firstColumn, end) : texels);
   const shown = height < tile ? window.rows : rows;
@@ -97,7 +97,7 @@ function between(texels: Texels, width: number, first: number, end: number): Tex
   return texels.filter((_, i) => i % (4 * width) >= 4 * first && i % (4 * width) < 4 * end);
 }
 
-/** Joins bands of every layer in the order of a texture: a layer's bands one after another. */
+/** Joins bands, each of which has rows of every layer, so that the bands of one layer follow each other. */
 function interleaved(bands: Texels[], layers: number): Texels {
   const [only] = bands;
   if (bands.length === 1) return only!;

@@ -1,5 +1,6 @@
-// Checks the tokens that a constraint forces, such as the keys of an object, several at once. What it needs, the batch
-// program with its caches, is created in the background when a text first has such tokens.
+// Checks the tokens that a constraint forces, such as the keys of an object, several at once. This needs the batch
+// program, which computes several rows at once. The program and its caches are created in the background when a text
+// first has such tokens.
 
 import type { Allowed, Matcher } from "../constraints/grammars";
 import { ContextLost } from "../gl/device";
@@ -8,7 +9,7 @@ import type { Model } from "./model";
 import type { Token } from "./sampling";
 import type { Speculation, SpeculationStats } from "./speculation";
 
-const unable = new WeakSet<Model>(); // those whose batch program the device could not create
+const unable = new WeakSet<Model>(); // models whose batch program the device could not create
 
 export class ForcedTokens {
   private speculation: Speculation | null = null;
@@ -22,12 +23,15 @@ export class ForcedTokens {
     this.asked = !wanted || unable.has(model);
   }
 
-  /** Counts guesses; null until the batch program is open. */
+  /** The counts of guesses; null until the batch program is open. */
   get stats(): SpeculationStats | null {
     return this.speculation?.stats ?? null;
   }
 
-  /** Returns the next tokens, as `Speculation.forced` does; none if none are forced, or checking them does not pay. */
+  /**
+   * Returns the next tokens, as `Speculation.forced` does. Returns an empty list if no token is forced, or if checking
+   * forced tokens is slower than decoding.
+   */
   async step(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
     if (!this.asked && allowed.forced) this.open();
     return (await this.speculation?.forced(stretch, taken, allowed, matcher)) ?? [];
@@ -45,7 +49,7 @@ export class ForcedTokens {
     model.batch.speculation().then(
       (speculation) => (this.speculation = speculation),
       (error: unknown) => {
-        // closed while it opened, unless the context was lost, perhaps for want of memory
+        // no failure if the program was only closed while it opened; but a lost context may mean a lack of memory
         if (error instanceof ContextLost && generation === model.device.generation && !model.device.lost) return;
         unable.add(model);
         console.warn("tokens that a constraint forces are checked one by one:", error);

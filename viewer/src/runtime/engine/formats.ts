@@ -1,4 +1,4 @@
-// Storage formats: the layout of numbers in 128-bit texels, as packed by glgpt/program/formats.py.
+// Defines the storage formats: the layout of numbers in 128-bit texels, as glgpt/program/formats.py packs them.
 
 import { FORMATS as TABLE } from "../generated/formats";
 import { fromFloat16 } from "../gl/float16";
@@ -7,18 +7,21 @@ import type { Dtype, Integers, Program, TextureSpec } from "../gl/program";
 
 export interface Format {
   name: Dtype | Integers;
-  /** The format of its textures. */
+  /** The format of the textures that hold this storage format. */
   texture: TextureSpec["format"];
-  /** Column tiles that share a texel, four values of each. */
+  /** Number of column tiles that share a texel; the texel holds four values of each tile. */
   columnTiles: number;
-  /** Rows of a tile that share a scale in each column, and rows of texels above them with the scales; 0: no scales. */
+  /**
+   * `group`: rows of a tile that share a scale in each column; 0: no scales. `scaleRows`: rows of texels above each
+   * group that hold its scales.
+   */
   group: number;
   scaleRows: number;
   /** True if each scale has a minimum, which is added to the products of levels and scales. */
   minimum: boolean;
-  /** True if scales and minima are f32, four per texel, and not f16, eight per texel. */
+  /** True if scales and minima are f32, four per texel; false if they are f16, eight per texel. */
   wide: boolean;
-  /** The format that shows its memory layout. */
+  /** The format in which this format's memory layout is shown. */
   memory: Dtype | Integers;
   /** Description of a texel for the user. */
   texel: string;
@@ -43,7 +46,7 @@ const FLOATS: readonly Format[] = [
   },
 ];
 
-/** Returns a format of levels with scales, and possibly minima, above each group of rows, and one of levels alone. */
+/** Returns two formats: the levels with scales (and possibly minima) above each group of rows, and the levels alone. */
 function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
   if (!("memory" in coding)) return [];
   const { bits, ...facts } = coding;
@@ -60,8 +63,8 @@ function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
 }
 
 /**
- * Reads levels, which count from 0 where a minimum is added, and are signed otherwise. A texel's component holds a
- * column of every tile, the first in the lowest bits.
+ * Returns a reader of levels. Levels count from 0 if a minimum is added, and are signed otherwise. Each component of a
+ * texel holds one column of every tile, with the first tile in the lowest bits.
  */
 function integers(bits: number, minimum: boolean): Format["reader"] {
   const values = 128 / bits;
@@ -81,7 +84,7 @@ export const FORMATS = Object.fromEntries(all.map((format) => [format.name, form
   Record<Dtype | Integers, Format>
 >;
 
-/** Returns the formats in which the textures of programs are shown: those of their matrices and of their memory. */
+/** Returns the formats in which the textures of programs are shown, as matrices and in memory layout. */
 export function formatsOf(...programs: readonly Pick<Program, "views">[]): Format[] {
   const names = new Set<Dtype | Integers>(["f32", "f16"]);
   for (const { views } of programs) {
@@ -90,7 +93,7 @@ export function formatsOf(...programs: readonly Pick<Program, "views">[]): Forma
   return [...names].map((name) => FORMATS[name]);
 }
 
-/** Returns a function that reads scales or minima: four columns of each as the texels hold them, one after another. */
+/** Returns a function that reads scales or minima by index. Texels hold them in sets of four, one per column. */
 export function scaleReader({ wide }: Format, texels: Texels): (place: number) => number {
   if (wide) {
     const floats = new Float32Array(texels.buffer, texels.byteOffset, texels.length);

@@ -8,9 +8,9 @@ import type { Model } from "./model";
 import { Sampler, type SamplingOptions, type Token } from "./sampling";
 import type { SpeculationStats } from "./speculation";
 
-const GROUP_MS = 25; // target ms of tokens issued together, so that two groups take three frames
-const MAX_UNCHECKED = 4; // tokens issued together between two attempts to guess
-const MAX_AHEAD_MS = 20; // maximum ms of a token that is issued before others are read, to keep the page responsive
+const GROUP_MS = 25; // target ms of tokens issued together: two groups then take three frames
+const MAX_UNCHECKED = 4; // maximum tokens issued together between two attempts to guess
+const MAX_AHEAD_MS = 20; // maximum ms per token at which two groups are issued: slower tokens would block the page
 
 export interface Run {
   tokens: number;
@@ -21,18 +21,19 @@ export interface Run {
   /** Stop at the model's end-of-text token (default: true). */
   eos?: boolean;
   /**
-   * Guess tokens and check several at once; the text stays the same. With true, guesses are what the constraint
-   * forces, or without one what followed before in the text. Default: what a constraint forces, on a GPU.
+   * Guess tokens and check several at once; the text stays the same. With a constraint, the guesses are the tokens that
+   * the constraint forces. Without a constraint, they are the tokens that followed the same tokens earlier in the text.
+   * Default: true with a constraint on a GPU, else false.
    */
   speculate?: boolean;
-  /** Called at the end with the statistics of guesses, if the text had any. */
+  /** Called at the end with the statistics of guesses, if guesses could be checked. */
   onGuesses?: (stats: SpeculationStats) => void;
-  /** Follows a text that is constrained. */
+  /** Follows the text if it must match a constraint. */
   matcher?: Matcher;
   signal?: AbortSignal;
 }
 
-/** A part of a text that is generated without a pause: the tokens it follows, and how its tokens are chosen. */
+/** A part of a text that is generated without a pause: the preceding tokens, and how the new tokens are chosen. */
 export interface Stretch {
   /** Ids of the tokens in the context. The caller appends each token that it receives. */
   text: number[];
@@ -43,7 +44,7 @@ export interface Stretch {
   drawn: number;
 }
 
-/** Tokens that the device computes and that are not read yet, in groups that share a fence and a read. */
+/** Holds the tokens that the device computes and the page has not read yet, in groups that share a fence and a read. */
 class InFlight {
   private groups: { tokens: Promise<Token | null>[]; came: number }[] = [];
   private began = 0; // when the device began the first group, ms
@@ -66,7 +67,7 @@ class InFlight {
     this.groups.push(group);
   }
 
-  /** Returns the next token, null if the device could not decide, and the number of tokens after it in its group. */
+  /** Returns the next token (null if the device could not decide) and the number of tokens after it in its group. */
   async next(): Promise<{ token: Token | null; more: number }> {
     const group = this.groups[0]!;
     const token = await group.tokens.shift()!;
@@ -76,18 +77,18 @@ class InFlight {
     return { token, more: group.tokens.length };
   }
 
-  /** Waits for all tokens and drops them, for example since they follow another token than the one chosen. */
+  /** Waits for all tokens and drops them, for example because they follow a token other than the chosen one. */
   async drop(): Promise<void> {
     await Promise.allSettled(this.groups.flatMap(({ tokens }) => tokens));
     this.groups = [];
   }
 
-  /** Notes that the page has chosen the last token only now. */
+  /** Sets the read time of the last token to now, because the page has only now chosen this token. */
   chosenInPage(): void {
     this.came = performance.now();
   }
 
-  /** Returns how many tokens were taken since the last call, or since the device began, and the ms that each took. */
+  /** Returns the number of tokens taken since the last call or since the device began, and the mean ms per token. */
   measured(): { tokens: number; ms: number } {
     const [tokens, ms] = [this.taken, (this.came - this.began) / this.taken];
     [this.began, this.taken] = [this.came, 0];
@@ -96,12 +97,12 @@ class InFlight {
 }
 
 export class TextGenerator {
-  /** Milliseconds per token of the tokens read last. Infinity until known, so that one is issued at a time. */
+  /** Milliseconds per token of the last group. Infinity until known, so that tokens are issued one at a time. */
   private tokenMs = Infinity;
 
   constructor(private readonly model: Model) {}
 
-  /** Forgets the speed, since another program is played from now on. */
+  /** Resets the measured speed. Call this when another program is played. */
   reset(): void {
     this.tokenMs = Infinity;
   }
@@ -155,8 +156,8 @@ export class TextGenerator {
   }
 
   /**
-   * Generates tokens that a constraint allows. The device computes the logits after a token while the grammar finds
-   * which tokens may follow it. Tokens that the constraint forces are checked several at once.
+   * Generates tokens that a constraint allows. While the device computes the logits after a token, the grammar finds
+   * the tokens that may follow it. Tokens that the constraint forces are checked several at once.
    */
   private async *constrained(stretch: Stretch, matcher: Matcher): AsyncGenerator<Token> {
     const { text, count, run, sampler, drawn } = stretch;
@@ -175,13 +176,13 @@ export class TextGenerator {
         let tokens = await forced.step(stretch, taken, allowed, matcher);
         if (!tokens.length) {
           tokens = [await this.allowed(stretch, drawn + taken, allowed)];
-          if (taken) forced.plainToken(performance.now() - start); // the first takes the time of the prompt as well
+          if (taken) forced.plainToken(performance.now() - start); // the first token's time includes the prompt
         }
         matcher.accept(...tokens.map(({ id }) => id));
         taken += tokens.length;
         if (taken < count) {
           cache.decode(first + taken - 1);
-          device.gl.flush(); // begins now, not when the next draw is issued
+          device.gl.flush(); // starts the device now, not when the next draw is issued
         }
         for (const [i, token] of tokens.entries()) {
           if (i) cache.ids.push(text.at(-1)!);
@@ -201,7 +202,7 @@ export class TextGenerator {
     return (await chosen) ?? sampling.fromRow(text, sampler, step, run.alternatives, allowed);
   }
 
-  /** Generates tokens that the device samples. Several are issued at once, and a few texels of each are read. */
+  /** Generates tokens that the device samples. Issues several at once and reads a few texels of each. */
   private async *local(stretch: Stretch): AsyncGenerator<Token> {
     const { text, count, run, sampler, drawn } = stretch;
     const { cache, sampling, placement, batch } = this.model;
@@ -236,7 +237,7 @@ export class TextGenerator {
         let { token, more } = await inFlight.next();
         if (taken) cache.ids.push(text.at(-1)!);
         if (!token) {
-          await inFlight.drop(); // they follow another token
+          await inFlight.drop(); // the issued tokens follow another token
           more = 0;
           if (taken > 0 && !inPage) cache.again(text); // the device no longer holds these logits
           token =
@@ -265,8 +266,8 @@ export class TextGenerator {
   }
 
   /**
-   * Issues the tokens from number `from` to `end` - 1 of a stretch that begins at position `first`, and returns them.
-   * A token that the page chooses (`inPage`) is null.
+   * Issues tokens `from` to `end` - 1 of a stretch whose first token has position `first`, and returns them. With
+   * `inPage`, they resolve to null, because the page chooses each token.
    */
   private issue(
     { text, run, sampler, drawn }: Stretch,
@@ -287,8 +288,8 @@ export class TextGenerator {
   }
 
   /**
-   * Returns how many groups to issue: a fast GPU computes one while the other is read. On software GL, issuing passes
-   * waits for earlier ones, which would hold up the page.
+   * Returns how many groups to issue: a fast GPU computes one group while the page reads the other. On software GL,
+   * issuing a pass waits for earlier passes, which would block the page.
    */
   private get groups(): number {
     return this.tokenMs <= MAX_AHEAD_MS && !this.model.device.software ? 2 : 1;

@@ -1,4 +1,4 @@
-// A binary heap.
+// Implements a priority queue as a binary heap.
 
 /** A priority queue: `pop` returns the item that comes `before` all others. */
 export class Heap<T> {

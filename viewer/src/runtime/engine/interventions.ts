@@ -1,5 +1,5 @@
-// Interventions: parts of a model are ablated, scaled, steered, patched, or given another attention pattern, like
-// `glgpt.Ablate`, `Scale`, `Steer`, `Patch` and `Attend` on the desktop.
+// Parses and resolves interventions, which ablate, scale, steer or patch parts of a model or replace their attention
+// pattern. On the desktop these are `glgpt.Ablate`, `Scale`, `Steer`, `Patch` and `Attend`.
 
 import { PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
@@ -7,13 +7,19 @@ import { shape } from "./layout";
 import type { Activation, Manifest } from "./manifest";
 import { Names } from "./names";
 
-/** Steering: adds to a block's output `factor` times the difference between the last tokens of two texts. */
+/**
+ * Steering: adds to a block's output a direction, multiplied by `factor`. The direction is the difference of the
+ * block's outputs at the last tokens of two texts.
+ */
 export interface Steering {
   towards: string;
   away: string;
 }
 
-/** Patching: replaces a part's output at token `position` by its output there in `text`, or at the end of `text`. */
+/**
+ * Patching: replaces a part's output at token `position` with the part's output at this position of `text`, or at the
+ * last token of a shorter `text`.
+ */
 export interface Patch {
   position: number;
   text: string;
@@ -22,7 +28,7 @@ export interface Patch {
 /** A parsed intervention. `written` returns its text form. */
 export interface Intervention {
   part: string;
-  /** Factor of the part's output; with `steering`, of the direction. */
+  /** Factor of the part's output; with `steering`, factor of the direction. */
   factor: number;
   steering: Steering | null;
   patch: Patch | null;
@@ -30,7 +36,10 @@ export interface Intervention {
   pattern: string | null;
 }
 
-/** A change of an activation, of all heads or one (null: all): y = x gain + shift; with `at`, only at that position. */
+/**
+ * A change of an activation: y = x * gain + shift. `head`: the head that it changes; null: all heads. `at`: the only
+ * position that it changes; undefined: all positions.
+ */
 export interface ResolvedIntervention {
   name: string;
   head: number | null;
@@ -108,7 +117,7 @@ export function streamBehind(manifest: Manifest, part: string): string {
   return name;
 }
 
-/** Returns the activation and head that patching a part replaces. For a block, it is the residual stream after it. */
+/** Returns the activation and head that patching a part replaces. For a block: the residual stream after the block. */
 export function patched(manifest: Manifest, part: string): { name: string; head: number | null } {
   const outs = added(manifest, part);
   if (outs.length === 1) return { name: outs[0]!, head: null };
@@ -145,15 +154,15 @@ function headOf(manifest: Manifest, part: string, kind: "heads" | "pattern"): { 
   return { name, head: found.head };
 }
 
-/** Returns the activation of this kind that a part such as `h.3.attn` computes. */
+/** Returns the activation of this kind that a part such as `h.3.attn` computes; undefined: there is none. */
 function ofKind({ activations }: Manifest, part: string, kind: Activation["kind"]): string | undefined {
   return [...activations.keys()].find((name) => name.startsWith(`${part}.`) && activations.get(name)!.kind === kind);
 }
 
 /**
- * Converts an intervention to changes of activations: of a head (`h.3.attn.5`), of a part's output (`h.3.attn`,
- * `h.3.mlp`) or of both outputs (`h.3`). `values`: the direction for steering, or the output to patch in. Throws
- * PageError for an unknown part.
+ * Converts an intervention to changes of activations. These are the activations of a head (`h.3.attn.5`), the output of
+ * a part (`h.3.attn`, `h.3.mlp`), or both outputs of a block (`h.3`). `values`: the direction for steering, or the
+ * output to patch in. Throws PageError for an unknown part.
  */
 export function resolve(
   manifest: Manifest,
@@ -180,7 +189,7 @@ function looking(manifest: Manifest, part: string, pattern: string): ResolvedInt
   return { ...of, gain: 1, shift: null, how: 1 + patterns.indexOf(pattern) };
 }
 
-/** Writes gains, shifts and attention patterns into a player whose program supports interventions. */
+/** Writes gains, shifts, patched positions and attention patterns to a player whose program supports them. */
 export function writeInterventions(
   player: Player,
   manifest: Manifest,
@@ -208,7 +217,7 @@ export function writeInterventions(
   }
 }
 
-/** Returns the position at which a part is patched; -1: none. Throws PageError for several. */
+/** Returns the position at which a part is patched; -1: none. Throws PageError if there are several positions. */
 function positionOf(resolved: readonly ResolvedIntervention[]): number {
   const [at = -1, ...more] = new Set(resolved.flatMap((each) => each.at ?? []));
   if (more.length) {
@@ -218,7 +227,7 @@ function positionOf(resolved: readonly ResolvedIntervention[]): number {
   return at;
 }
 
-/** Fills rows of gain or shift: the first row is for all positions, the second for the patched one. */
+/** Fills rows of gain or shift. The first row is for all positions; the second row is for the patched position. */
 function fillColumns(
   values: Float32Array,
   gains: boolean,

@@ -1,4 +1,4 @@
-// Models that the visitor keeps in this browser's storage (OPFS): a folder for each, with its files.
+// Stores models that the visitor keeps in this browser (OPFS): each model has a folder with its files.
 
 import { PageError } from "../gl/errors";
 
@@ -17,7 +17,7 @@ async function folder(): Promise<FileSystemDirectoryHandle> {
   return (await navigator.storage.getDirectory()).getDirectoryHandle(FOLDER, { create: true });
 }
 
-/** The handles in a folder; TypeScript's DOM has no iterator for it. */
+/** Returns the handles in a folder. TypeScript's DOM types lack this iterator. */
 const handles = (directory: FileSystemDirectoryHandle) =>
   (directory as unknown as { values(): AsyncIterable<FileSystemHandle> }).values();
 
@@ -29,9 +29,9 @@ async function filesOf(directory: FileSystemDirectoryHandle): Promise<File[]> {
   return found;
 }
 
-const DONE = ".complete"; // is written last: a folder without it holds an interrupted copy
+const DONE = ".complete"; // the file written last: a folder without it holds an interrupted copy
 
-/** Returns the kept models; none where the browser has no storage. Removes interrupted copies. */
+/** Returns the kept models; none if the browser has no storage. Removes interrupted copies. */
 export async function keptModels(): Promise<Kept[]> {
   if (!canKeep()) return [];
   const found: Kept[] = [];
@@ -50,7 +50,7 @@ export async function keptModels(): Promise<Kept[]> {
   return found.sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** Copies the files of a model. Throws PageError if the storage is too small. */
+/** Copies the files of a model to the storage. Throws PageError if the storage is too small. */
 export async function keepModel(
   files: readonly File[],
   progress: (done: number, total: number) => void,
@@ -66,7 +66,7 @@ export async function keepModel(
   }
   const name = (files.find((file) => /\.(gguf|safetensors)$/i.test(file.name)) ?? files[0]!).name;
   const directory = await (await folder()).getDirectoryHandle(name, { create: true });
-  await directory.removeEntry(DONE).catch(() => {}); // there is none
+  await directory.removeEntry(DONE).catch(() => {}); // no failure if the file does not exist
   let done = 0;
   for (const file of files) {
     const writable = await (await directory.getFileHandle(file.name, { create: true })).createWritable();

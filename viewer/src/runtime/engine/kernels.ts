@@ -1,4 +1,5 @@
-// The recording and the fetch that a model plays, and the measurement that chooses them for the next visit.
+// Chooses the recording (a variant of the model's program) that a model plays and how its shaders fetch texels, and
+// measures both for the next visit.
 
 import { signal } from "@preact/signals-core";
 import { Queue } from "../gl/wait";
@@ -8,17 +9,17 @@ import { choose, measure, type Choices, type Chosen, type Measured } from "./pro
 
 export class Kernels {
   private readonly measured = signal<Measured | null>(null);
-  /** True if recording and fetch are a guess, since nothing was measured before this visit. */
+  /** True if recording and fetch are a guess, because no earlier visit has measured them. */
   guessed = false;
   private choices: Choices | null = null;
   private readonly queue = new Queue();
 
-  /** The measurements from which recording and fetch are chosen; null: none yet. Reading it subscribes to them. */
+  /** The measurements from which recording and fetch are chosen; null: none yet. Reading this subscribes to changes. */
   get probe(): Measured | null {
     return this.measured.value;
   }
 
-  /** Chooses for this device. */
+  /** Chooses recording and fetch for this device. */
   choose(choices: Choices): Chosen {
     const chosen = choose(choices);
     this.choices = choices;
@@ -28,8 +29,8 @@ export class Kernels {
   }
 
   /**
-   * Measures which recording and fetch are fastest on this device, if they are a guess so far. The next visit uses
-   * them, after `keep` has cached their files for it. Resolves to false if `going` stopped the measurement.
+   * Measures which recording and fetch are fastest on this device, unless they were measured before. The next visit
+   * uses these two; `keep` caches the files of the recording. Resolves to false if `going` stopped the measurement.
    */
   measure(
     load: (file: string) => Promise<Program>,

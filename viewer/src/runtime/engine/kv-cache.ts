@@ -1,34 +1,34 @@
-// The KV cache: which tokens it holds, reading a text into it, and decoding a token with it.
+// Manages the KV cache: tracks which tokens the cache holds, reads texts into it, and decodes tokens with it.
 
 import { must } from "../gl/errors";
 import { entryOf, plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
 import type { Model } from "./model";
 
-/** The states from which tokens are chosen. All others hold rows of the caches. */
+/** The states (textures that keep values) for choosing tokens. The other states hold caches, one row per token. */
 export const LOGIT_STATES = ["logits", "token"];
 
 /** Inspects a token's textures while its passes are played. */
 export interface Watcher {
-  /** Returns true to inspect the token that begins now. */
+  /** True if the token that begins now is to be inspected. */
   wants(): boolean;
-  /** Passes of `decode` after which it inspects, in order. */
+  /** Passes of `decode` after which `look` is called, in order. */
   readonly stops: readonly number[];
   /** Called when one of these passes has been issued. */
   look(pass: number): void;
   /** Called when all passes have been issued, to show the results. */
   done(): void;
-  /** Called when a text begins, since the time since the last token does not belong to a token. */
+  /** Called when a text begins: the time since the previous token is then not the time of a token. */
   rest(): void;
 }
 
 export class KvCache {
   /** Ids of the tokens whose rows the caches hold. */
   ids: number[] = [];
-  /** Ids of the tokens whose rows the local blocks' caches hold, if the split point is movable. */
+  /** Ids of the tokens whose rows the caches of the local blocks hold, if the split point is movable. */
   front: number[] = [];
-  /** The first position whose query may be missing, if the player keeps them: only views read queries. */
+  /** If the player keeps queries: the first position whose query may be missing. Only views read queries. */
   private queries = Infinity;
-  /** Number of views that show queries, or what follows from them. While there is one, generating keeps them. */
+  /** Number of views that show queries or values computed from them. Generating keeps queries while this is above 0. */
   shown = 0;
   /** Chunk sizes whose shaders are compiled, greatest first; the last is 1 (`decode`). */
   known: number[] = [];
@@ -42,7 +42,7 @@ export class KvCache {
     this.front = [];
   }
 
-  /** Marks the queries from `position` on as missing: a step with guesses computes keys and values only. */
+  /** Marks the queries from `position` on as missing: a step that checks guesses stores only keys and values. */
   lacksQueries(position: number): void {
     this.queries = Math.min(this.queries, position);
   }
@@ -59,7 +59,7 @@ export class KvCache {
     return this.model.player.separated && count <= this.queries;
   }
 
-  /** Gives the queries of each layer a texture if a view shows them; else one texture serves all layers in turn. */
+  /** Gives the queries of each layer a separate texture if a view shows queries. Otherwise all layers share one. */
   keepQueriesIfShown(): void {
     const { player } = this.model;
     if (!this.shown) player.share();
@@ -73,7 +73,7 @@ export class KvCache {
     this.queries = Math.max(this.ids.length, this.front.length) ? 0 : Infinity;
   }
 
-  /** Returns how many of these tokens the caches hold. The last does not count, since its logits are needed. */
+  /** Returns how many leading tokens of `ids` the caches hold, at most all but the last, whose logits are needed. */
   held(ids: readonly number[], cached: readonly number[] = this.ids): number {
     let held = 0;
     while (held < ids.length - 1 && held < cached.length && ids[held] === cached[held]) held++;
@@ -86,12 +86,12 @@ export class KvCache {
     return plan(tokens, config.n_positions, this.known, tuning, from);
   }
 
-  /** Waits for the shaders that `prefill` needs to read `ids` in a reasonable time. */
+  /** Waits for the shaders with which `prefill` reads `ids`: see `Compilation.forTokens`. */
   prepare(ids: readonly number[]): Promise<void> {
     return this.model.compilation.forTokens(ids.length - this.held(ids));
   }
 
-  /** Plays the tokens of `ids` that the caches do not hold. The device then holds the logits after the last. */
+  /** Plays the tokens of `ids` that the caches do not hold. The device then holds the logits after the last token. */
   prefill(ids: readonly number[]): void {
     this.watcher?.rest();
     const held = this.held(ids);
@@ -104,7 +104,9 @@ export class KvCache {
     this.front = [];
   }
 
-  /** Returns how many passes of a chunk write rows of the caches. The others serve the logits after its last token. */
+  /**
+   * Returns how many passes of a chunk it takes to write all rows of the caches. Later passes only serve the logits.
+   */
   private rowPasses(chunk: Chunk): number {
     const { entries, textures } = this.model.programs.generate;
     const { passes } = must(entries[entryOf(chunk)], "an entry of the chunk");
@@ -112,14 +114,14 @@ export class KvCache {
     return passes.findLastIndex(({ outputs }) => outputs.some(([name]) => isRow(name))) + 1;
   }
 
-  /** Fills the caches with the rows of these tokens, with their queries too. */
+  /** Fills the caches with the keys, values and queries of these tokens. */
   async fillWithQueries(ids: readonly number[]): Promise<void> {
     this.keepQueries();
     if (this.queries < ids.length) this.forget(this.queries);
     await this.fill(ids);
   }
 
-  /** Fills the caches of keys and values with the rows of these tokens. */
+  /** Fills the caches with the keys and values of these tokens. */
   async fill(ids: readonly number[]): Promise<void> {
     this.model.check(ids);
     if (this.ids.length >= ids.length && ids.every((id, i) => id === this.ids[i])) return;
@@ -163,7 +165,7 @@ export class KvCache {
     this.decode(ids.length - 1);
   }
 
-  /** Plays an entry and calls the watcher after each of its stops. */
+  /** Plays an entry up to pass `end` and calls the watcher after each of its stops. */
   watched(entry: string, watcher: Watcher, end = Infinity): void {
     const { player } = this.model;
     let from = 0;

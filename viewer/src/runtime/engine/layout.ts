@@ -1,4 +1,4 @@
-// Converts between matrices and texels. Python packs the cases in tests/page/shared_cases.json.
+// Converts between matrices and texels. Python packs the test cases in tests/page/shared_cases.json.
 
 import { must } from "../gl/errors";
 import type { Block, Player, Texels } from "../gl/player";
@@ -6,15 +6,15 @@ import type { View } from "../gl/program";
 import { FORMATS, scaleReader, storedRows } from "./formats";
 
 export interface Shape {
-  /** Rows of a tile, and texels of a row. */
+  /** Rows of a tile (`height`), and texels of such a row (`width`). */
   height: number;
   width: number;
-  /** Rows of texels of a tile, including those of its scales. */
+  /** Rows of texels of a tile, including the rows of its scales. */
   stored: number;
-  /** Number of groups of column tiles that share texels, and of panels per group (1: no panels). */
+  /** Number of groups of column tiles that share texels, and number of panels per group (1: no panels). */
   groups: number;
   panels: number;
-  /** Number of layers that hold a row of tiles. */
+  /** Number of layers that hold one row of tiles. */
   across: number;
 }
 
@@ -28,7 +28,8 @@ export function shape({ rows, cols, tiles, dtype, panel, stack }: View): Shape {
 }
 
 /**
- * Yields where `rows` rows of texels from y on, of a layer in the layout without panels, belong in `view`'s texture.
+ * Yields the blocks of `view`'s texture to which rows of texels belong. The rows are y..y+rows-1 of `layer` in the
+ * layout without panels.
  */
 export function* blocks(view: View, layer: number, y: number, rows: number): Generator<Block> {
   const { stored, width, groups, panels, across } = shape(view);
@@ -74,13 +75,13 @@ export function upload(player: Player, name: string, values: Float32Array): void
   }
 }
 
-/** Unpacks the texels of all layers to `[rows, cols]`. */
+/** Unpacks the texels of all layers to a matrix of size `[rows, cols]`. */
 export function unpack(view: View, texels: Texels): Float32Array {
   const { rows, cols, stack } = view;
   const { height, width, stored, panels, across } = shape(view);
   const format = FORMATS[view.dtype];
   const { columnTiles, group, scaleRows, minimum } = format;
-  const perTexel = format.wide ? 1 : 2; // scales or minima of four columns
+  const perTexel = format.wide ? 1 : 2; // sets of scales or minima for four columns
   const value = format.reader(texels);
   const scaleAt = scaleReader(format, texels);
   const line = view.panel || width;
@@ -97,7 +98,7 @@ export function unpack(view: View, texels: Texels): Float32Array {
       const place = 4 * (((first + above + y) * line + (x % line)) * columnTiles + (tile % columnTiles));
       const shared = tile % columnTiles;
       const top = first + (above - scaleRows) + (y - (group ? y % group : 0)); // row of texels of the first scales
-      const scale = shared * (minimum ? 2 : 1); // number of the four scales, and of the four minima after them
+      const scale = shared * (minimum ? 2 : 1); // index of the set of four scales; the minima are the next set
       const [scales, minima] = [scale, scale + 1].map((n) => {
         const row = top + Math.floor(n / perTexel);
         return 4 * ((row * line + (x % line)) * perTexel + (n % perTexel));

@@ -8,12 +8,12 @@ import { Prefetcher } from "./prefetcher";
 import { readAll, type OnBytes, type Source } from "./source";
 
 const TRIES = 3;
-const PREFETCH_BYTES = 100 << 20; // of shards that wait while shaders compile
+const PREFETCH_BYTES = 100 << 20; // maximum bytes of shards (files of weights) that wait while shaders compile
 const MAX_MANIFEST_BYTES = 64 << 20;
-const MAX_JSON_BYTES = 512 << 20; // of an unpacked JSON file; about the maximum length of a string
+const MAX_JSON_BYTES = 512 << 20; // maximum bytes of an unpacked JSON file; about the maximum length of a string
 const REMEDY = "Reload the page, or export the model again.";
 
-/** Raised if the server has a newer export, because the files of two exports would be mixed. */
+/** Thrown if the server has a newer export: the files of two exports must not be mixed. */
 export class Replaced extends PageError {
   constructor() {
     super("This page was replaced by a new export while it loaded. Reload the page.");
@@ -25,7 +25,7 @@ export interface Expected {
   sha256: string;
 }
 
-/** Bytes of the weights. */
+/** Counts bytes of the weights. */
 export interface Progress {
   done: number;
   total: number;
@@ -41,7 +41,7 @@ export class Loader {
     readonly manifest: Manifest,
     private readonly source: Source,
     private readonly cache: Cache | null,
-    private readonly text: Uint8Array<ArrayBuffer>, // of the manifest
+    private readonly text: Uint8Array<ArrayBuffer>, // the bytes of the manifest
     private readonly ending: AbortController,
     private readonly read: (document: unknown) => unknown = (document) => document,
   ) {
@@ -52,12 +52,12 @@ export class Loader {
     return this.counted;
   }
 
-  /** Aborts, with the reason, when this is closed. */
+  /** A signal that aborts when the loader is closed, with the reason given to `close`. */
   get signal(): AbortSignal {
     return this.ending.signal;
   }
 
-  /** Ends what is fetched. All that needs a file rejects with `reason` from now on. */
+  /** Aborts all fetches. Every request for a file rejects with `reason` from now on. */
   close(reason: unknown): void {
     this.ending.abort(reason);
   }
@@ -67,8 +67,8 @@ export class Loader {
   }
 
   /**
-   * Reads the manifest. Raises Replaced where it is of another export than `id`; "": of any. `ending` ends this, with
-   * its reason, and later closes the loader.
+   * Reads the manifest. Throws Replaced if the manifest belongs to another export than `id` ("" accepts any export).
+   * If `ending` aborts, this call rejects with the reason of the abort; a later abort closes the loader.
    */
   static async open(source: Source, id = "", ending = new AbortController()): Promise<Loader> {
     const { signal } = ending;
@@ -81,7 +81,7 @@ export class Loader {
     let text = await read(false);
     let found = parseJson(text, "manifest.json");
     if (!fits(found)) {
-      text = await read(true); // a cache on the way may have kept an earlier one
+      text = await read(true); // a cache on the way may have stored an earlier manifest
       found = parseJson(text, "manifest.json");
       if (!fits(found)) throw new Replaced();
     }
@@ -90,19 +90,19 @@ export class Loader {
   }
 
   /**
-   * Returns a loader for a model that a visitor opened, whose weights are not in the folder of its programs. `read`
-   * returns the content of each packed file.
+   * Returns a loader for a model that a visitor opened: the folder of `source` has its programs, but not its weights.
+   * `read` returns the content of a packed file from the file's JSON document.
    */
   static of(manifest: Manifest, source: Source, read: (document: unknown) => unknown): Loader {
     return new Loader(manifest, source, null, new Uint8Array(), new AbortController(), read);
   }
 
-  /** Counts from now on the bytes of weights that come from elsewhere. */
+  /** Starts to count `total` bytes of weights that do not come from shards. */
   begins(total: number): void {
     this.set({ done: 0, cached: 0, total });
   }
 
-  /** Reports weights that came from elsewhere. */
+  /** Counts uploaded bytes of weights that do not come from shards. */
   uploaded(bytes: number): void {
     this.count(bytes);
   }
@@ -117,7 +117,7 @@ export class Loader {
     return () => (name.endsWith(".bin") ? this.read(parseJson(text, name)) : parseJson(text, name));
   }
 
-  /** Fetches files that are not in the cache yet into it. */
+  /** Fetches the files that are not cached yet and caches them. */
   async keep(names: readonly string[]): Promise<void> {
     for (const name of names) {
       const expected = this.manifest.files[name];
@@ -142,7 +142,7 @@ export class Loader {
     return this.file(name, expected);
   }
 
-  /** Starts to fetch the shards, which `shards` then uses, once `others` are fetched or have failed. */
+  /** Starts to fetch the shards once `others` has resolved or rejected. `shards` then yields them. */
   begin(others: Promise<unknown> = Promise.resolve()): Prefetcher<Uint8Array<ArrayBuffer>> {
     this.set({ done: 0, cached: 0 });
     const { shards } = this.manifest;
@@ -152,14 +152,14 @@ export class Loader {
     return (this.prefetcher = new Prefetcher(sizes, PREFETCH_BYTES, (i) => after.then(() => fetch(i))));
   }
 
-  /** Yields every shard in order, with its digest checked. Fetches the next ones while one is used. */
+  /** Yields every shard in order, with its digest checked. Fetches the next shards while the caller uses one. */
   async *shards(): AsyncGenerator<{ pieces: Shard["pieces"]; data: Uint8Array<ArrayBuffer> }> {
     const prefetcher = this.prefetcher ?? this.begin();
     this.prefetcher = null;
     try {
       for (const { pieces } of this.manifest.shards) yield { pieces, data: await prefetcher.next() };
     } finally {
-      prefetcher.stop(); // a lost context may have ended it
+      prefetcher.stop(); // a lost context may have ended this generator early
     }
     this.forget().catch(() => {}); // the next visit tries again
   }
@@ -196,7 +196,7 @@ export class Loader {
       try {
         const data = await this.source.bytes(name, expected.bytes, counted, attempt > 1, signal);
         if (await matches(data, expected)) {
-          await this.cache?.put(key, new Response(data)).catch(() => {}); // on a full disk, refetched next time
+          await this.cache?.put(key, new Response(data)).catch(() => {}); // a full disk: fetched again next time
           return data;
         }
         problem =
@@ -214,13 +214,13 @@ export class Loader {
     throw new PageError(`${name}, fetched ${TRIES} times: ${problem} ${REMEDY}`);
   }
 
-  /** True if the server has another manifest by now. */
+  /** True if the manifest on the server has changed since it was read. */
   private async replaced(): Promise<boolean> {
     const text = await this.source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, true).catch(() => this.text);
     return text.length !== this.text.length || text.some((byte, i) => byte !== this.text[i]);
   }
 
-  /** Deletes the files of earlier exports at this address, except the version that the service worker caches. */
+  /** Deletes the cached files of earlier exports at this address, except those that `keptDigests` lists. */
   async forget(): Promise<void> {
     if (!this.cache) return;
     const known = new Set([...digests(this.manifest), ...(await this.keptDigests())]);
@@ -230,7 +230,7 @@ export class Loader {
     }
   }
 
-  /** The digests of the files that versions kept by the service worker name. */
+  /** Returns the digests of the files that the service worker's cached versions of the page need. */
   private async keptDigests(): Promise<string[]> {
     const shell = `${this.source.cache?.replace(/^glgpt /, "glgpt shell ")} `;
     const found: string[] = [];

@@ -1,4 +1,4 @@
-// The types of the files in an exported folder, and their validation against the schemas that the exporter uses too.
+// Defines the types of the files in an exported folder. Validates the files against the same schemas as the exporter.
 
 import { Validator, type Schema } from "@cfworker/json-schema";
 import manifestSchema from "../../../schema/manifest.schema.json";
@@ -28,9 +28,9 @@ export type {
 export type { BundledText } from "../generated/training";
 
 /**
- * The layout of a named activation in its matrix. `rows`: one row per token. `heads`: the same, with padded heads.
- * `cache`: one row per position, with padded heads. `scores`, `pattern`: row token * heads + head, one column per key.
- * `width`: columns of a row; for `heads` and `cache`, of a head without padding.
+ * The layout of a named activation in its matrix. `rows`: one row per token. `heads`: one row per token, with padded
+ * heads. `cache`: one row per position, with padded heads. `scores`, `pattern`: row number token * heads + head, one
+ * column per key. `width`: columns of a row; for `heads` and `cache`, the columns of one head without padding.
  */
 export type Activation = Omit<ListedActivation, "name">;
 
@@ -41,11 +41,11 @@ export type Activations = ReadonlyMap<string, Activation>;
 export interface Manifest extends Omit<ManifestDocument, "activations" | "split" | "schema"> {
   schema: number;
   activations: Activations;
-  /** The server of a split page, whose model has all or only the first blocks. */
+  /** The server of a split page; null: not a split page. The page has all blocks or only the first ones. */
   split?: (SplitSettings & { activations: Activations }) | null;
 }
 
-/** The form in a file: activations are a list, since readers cannot rely on the order of an object's keys. */
+/** The form in a file: activations are a list, because the order of an object's keys is not reliable. */
 export type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & {
   activations: readonly ListedActivation[];
 };
@@ -66,7 +66,7 @@ export function parseManifest(document: unknown): Manifest {
   return { ...manifest, activations: byName(manifest), split: split ? { ...split, activations: byName(split) } : null };
 }
 
-const MAX_HEADS = 1 << 15; // over all blocks; the page has an element for each head
+const MAX_HEADS = 1 << 15; // maximum heads of all blocks; the page has an element for each head
 
 export function parseProgram(document: unknown, name: string): Program {
   return checked(programSchema, document, name) as Program;
@@ -80,7 +80,10 @@ export function parseReference(document: unknown, name: string): Reference {
   return checked(referenceSchema, document, name) as Reference;
 }
 
-/** A generation recorded on the desktop. Attention: bytes 255 * weight^0.4, for the pairs on and below the diagonal. */
+/**
+ * A generation recorded on the desktop. Its attention weights are bytes, 255 * weight^0.4, for the pairs of tokens on
+ * and below the diagonal.
+ */
 export interface Recorded extends Omit<RecordedDocument, "schema"> {
   schema: number;
 }
@@ -113,7 +116,7 @@ export interface TrainingIndex extends Omit<training.TrainingDocument, "schema" 
   sizes: Offer[];
 }
 
-/** Returns a file's document. Throws PageError if its version or anything else does not match the schema. */
+/** Returns a file's document. Throws PageError if the document or its version does not match the schema. */
 export function checked(schema: unknown, document: unknown, name: string): unknown {
   const version = (document as { schema?: unknown } | null)?.schema;
   const { const: known } = (schema as { properties: { schema: { const: number } } }).properties.schema;
@@ -126,7 +129,7 @@ export function checked(schema: unknown, document: unknown, name: string): unkno
   }
   if (matchesSchema(schema as object, document, [manifestSchema])) return document;
   const validator = new Validator(schema as Schema, "2020-12", true);
-  if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // others refer to its definitions
+  if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // other schemas use its definitions
   const result = validator.validate(document);
   const error = result.errors.at(-1);
   if (!result.valid) throw damaged(name, `${error?.instanceLocation ?? "#"}: ${error?.error ?? ""}`);

@@ -1,5 +1,5 @@
-// Chooses tokens on the device from those that a constraint allows: the program is `masked_program` of
-// glgpt/inference/constraints/masking.py, whose mask is a small texture.
+// Chooses tokens on the device from those that a constraint allows. The program is `masked_program` of
+// glgpt/inference/constraints/masking.py; its mask of allowed tokens is a small texture.
 
 import type { Allowed } from "../constraints/grammars";
 import { Player, type Texels } from "../gl/player";
@@ -10,16 +10,16 @@ import type { Sampler } from "./sampling";
 
 export class MaskedSampling {
   private player: Player | null = null;
-  private main: Player | null = null; // the player whose states it shares
+  private main: Player | null = null; // the player whose states `player` shares
 
   constructor(private readonly model: Model) {}
 
-  /** True if the device can choose; a page exported without the program chooses from the row of logits. */
+  /** True if the device can choose. A page that was exported without the program chooses from the row of logits. */
   get ready(): boolean {
     return this.player !== null && this.main === this.model.player;
   }
 
-  /** Builds its textures and shaders for the player in use, if the recording has the program. */
+  /** Creates the program's textures and shaders for the current player, if the recording has the program. */
   async prepare(): Promise<void> {
     const { device, loader, options, player, recording, drawFlops } = this.model;
     if (!recording.masked || this.ready) return;
@@ -36,7 +36,10 @@ export class MaskedSampling {
     [this.player, this.main] = [made, player];
   }
 
-  /** Chooses token `step` into the state `token`, and returns its texels. The commands are issued before it returns. */
+  /**
+   * Chooses token `step`, writes it to the state `token` and returns the texels of that state. The commands are issued
+   * before the call returns.
+   */
   choose(sampler: Sampler, step: number, allowed: Allowed): Promise<Texels> {
     const player = this.player!;
     const mask = allowed.mask(player.spec("allowed").width);
@@ -47,12 +50,12 @@ export class MaskedSampling {
     return player.read("token");
   }
 
-  /** Bytes of the textures that it allocated. */
+  /** Bytes of the textures that only this program uses. */
   get bytes(): number {
     return this.player?.ownBytes() ?? 0;
   }
 
-  /** Deletes the textures; `prepare` creates them again. `lost`: they are gone already. */
+  /** Deletes the textures; `prepare` creates them again. `lost`: they were lost with the graphics context. */
   close(lost = this.model.stale): void {
     if (!lost) this.player?.close();
     this.player = this.main = null;

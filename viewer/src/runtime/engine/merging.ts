@@ -1,12 +1,13 @@
-// Byte-pair encoding of one word, in n log n time: a word may be a million characters long.
+// Encodes one word by byte-pair merges, in n log n time: a word may be a million characters long.
 
 import { Heap } from "./heap";
 
-const PLACES = 2 ** 32; // more than the parts of any word; multiplied by a rank, still an exact integer
+const PLACES = 2 ** 32; // more than any word has parts; PLACES times a rank is still an exact integer
 
 /**
- * Merges neighbouring parts of a word until no pair has a rank: the lowest rank first, the leftmost of equal ranks.
- * `rank` returns the rank of a pair (-1: none), `merged` the part that a merge of this rank makes.
+ * Merges neighbouring parts of a word until no pair has a rank. The pair with the lowest rank is merged first; of pairs
+ * with equal ranks, the leftmost. `rank` returns the rank of a pair (-1: none). `merged` returns the part that results
+ * from a merge of this rank.
  */
 export function merge(
   word: readonly number[],
@@ -27,7 +28,7 @@ export function merge(
     const at = top % PLACES;
     const right = next[at]!;
     const known = (top - at) / PLACES;
-    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue; // merged
+    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue; // outdated
     const after = next[right]!;
     parts[at] = merged(known);
     parts[right] = -1;

@@ -1,12 +1,13 @@
-// A link to this page with `?model=https://….gguf`: checks its address, and fetches the file once the visitor agrees.
+// Handles a link to this page with `?model=https://….gguf`: checks the address, and fetches the file when the visitor
+// agrees.
 
 import { PageError } from "../gl/errors";
 import { fetchStream } from "../io/fetch-stream";
 
 const MAX_FILE = 8e9; // bytes
-const PIECE = 16 << 20; // bytes that are collected before the browser may move them to its disk
+const PIECE = 16 << 20; // bytes that are collected into a Blob, which the browser may move to the disk
 
-/** Returns the address in a page's search; null: none. Throws PageError for one that is not https. */
+/** Returns the model's address in a query string; null: there is none. Throws PageError unless the address is https. */
 export function modelLink(search: string): URL | null {
   const text = new URLSearchParams(search).get("model");
   if (text === null) return null;
@@ -21,7 +22,10 @@ export function modelLink(search: string): URL | null {
   return url;
 }
 
-/** Throws PageError unless the page's policy allows to fetch from this address; null: there is no policy. */
+/**
+ * Throws PageError unless the page's policy allows a fetch from this address. `allowed`: the origins that the policy
+ * lists; null: any (the page has no policy).
+ */
 export function allowedLink(url: URL, allowed: readonly string[] | null): void {
   if (!allowed || url.origin === location.origin) return;
   const covers = (source: string) => {
@@ -36,7 +40,7 @@ export function allowedLink(url: URL, allowed: readonly string[] | null): void {
   );
 }
 
-/** Fetches the file. It is collected in the browser's storage of blobs, not in the page's memory. */
+/** Fetches the file. Collects its bytes in Blobs, which the browser can store outside the page's memory. */
 export async function fetched(
   url: URL,
   signal: AbortSignal,

@@ -1,5 +1,5 @@
-// A model on a device: loads its weights, builds its textures and shaders, again after a lost context, and owns the
-// objects that generate text, apply interventions and read activations.
+// Defines a model on a device. The model loads its weights and builds its textures and shaders, also after a lost
+// context. It owns the objects that generate text, apply interventions and read activations.
 
 import type { Device, Options } from "../gl/device";
 import { must, PageError } from "../gl/errors";
@@ -33,8 +33,8 @@ import { Split } from "./split";
 import { SplitGenerator } from "./split-generate";
 import { Tokenizer, type Vocabulary } from "./tokenizer";
 
-const LARGE = 200e6; // bytes of weights for which a device may lack memory
-const UPLOAD = 4 << 20; // bytes of one upload, between which the page may draw
+const LARGE = 200e6; // a device may lack memory for weights of this many bytes or more
+const UPLOAD = 4 << 20; // bytes of one upload; the page may draw between two uploads
 
 export interface ModelOptions {
   fetch?: Options["fetch"];
@@ -50,13 +50,16 @@ export interface Played {
   generate: Program;
 }
 
-/** The parameters of a model without shards: those of a training, whose textures it shares, or of a file. */
+/**
+ * The parameters of a model whose weights are not in shards (files of an export): those of a training, whose textures
+ * the model shares, or those in a file that a visitor opened.
+ */
 export interface Weights {
-  /** True if the model creates its own textures for them. */
+  /** True if the model creates its own textures for the parameters. */
   readonly own: boolean;
-  /** True if loading compiles the shaders of the first token only, as for the page's model. */
+  /** True if loading compiles only the shaders of the first token, as for the page's model. */
   readonly gradual?: boolean;
-  /** Returns the shared textures by name; none if the model creates its own and calls `fill`. */
+  /** Returns the shared textures by name; empty if the model creates its own textures and calls `fill`. */
   shared(): ReadonlyMap<string, WebGLTexture>;
   /** Returns the version of the parameters, which differs after each change. */
   version(): string;
@@ -74,12 +77,12 @@ export interface Beside {
 }
 
 export class Model {
-  /** Differs from that of any other model. */
+  /** Identifies the model: differs from the id of any other model. */
   readonly id = String(Math.random());
   tokenizer: Vocabulary | null = null;
   options!: Options;
   recording!: Recording;
-  /** The programs in use; `generate` is another one while interventions are active. */
+  /** The programs in use; `generate` is a different program while interventions are active. */
   programs!: { generate: Program; capture: Program };
   /** The player of `programs.generate`. */
   player!: Player;
@@ -97,10 +100,10 @@ export class Model {
   readonly generator = new TextGenerator(this);
   readonly batch = new BatchGenerator(this);
   readonly splitGenerator = new SplitGenerator(this);
-  /** The unchanged model, while it is built. */
+  /** The model without interventions; null until it is built. */
   whole: Played | null = null;
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
-  /** Number of the context (`Device.generation`) in which its textures were created. */
+  /** Number of the context (`Device.generation`) in which the model's textures were created. */
   private generation = -1;
   private chat: ChatTemplate | null = null;
   private grammars: Grammars | null = null;
@@ -132,8 +135,8 @@ export class Model {
   }
 
   /**
-   * Returns a matcher of a constrained text. Rejects with PageError for a constraint that cannot be used, and with the
-   * reason of `signal` as soon as it aborts.
+   * Returns a matcher of a text that must match a constraint. Rejects with PageError for a constraint that cannot be
+   * used. Rejects with the reason of `signal` as soon as `signal` aborts.
    */
   matcher(constraint: Constraint, signal?: AbortSignal): Promise<Matcher> {
     const tokenizer = must(this.tokenizer, "the tokenizer that a constraint needs");
@@ -143,15 +146,16 @@ export class Model {
     return this.grammars.matcher(constraint, signal);
   }
 
-  /** Returns the ids of a prompt; for an instruct model, of a message in its chat format. */
+  /** Returns the ids of a prompt. For an instruct model, the text becomes a message in the model's chat format. */
   promptIds(text: string): number[] {
     const tokenizer = must(this.tokenizer, "a tokenizer");
     return this.manifest.chat ? tokenizer.turn(this.manifest.chat, text) : tokenizer.prompt(text);
   }
 
   /**
-   * Loads the page's model, or one that a visitor opened. Weights below `LARGE` are fetched after `others`. If it
-   * fails, the caller closes the loader and releases the device, which ends what it has begun.
+   * Loads the page's model, or a model that a visitor opened. Weights of less than `LARGE` bytes are fetched after
+   * `others` has settled. If loading fails, the caller must close the loader and release the device, which ends all
+   * unfinished work.
    */
   static async load(
     device: Device,
@@ -180,7 +184,7 @@ export class Model {
     return model;
   }
 
-  /** Returns the recordings that this device can play. Throws PageError if there is none. */
+  /** Returns the recordings (variants of the programs) that this device can play. Throws PageError if there is none. */
   private playable(): Recording[] {
     const { device, manifest, modelOptions } = this;
     const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);
@@ -207,7 +211,7 @@ export class Model {
     const first = await this.program(generate);
     const later = loader.unparsed(capture);
     later.catch(() => {}); // awaited below
-    let captures: Program | (() => unknown) | null = null; // parsed when it is needed, which no text does
+    let captures: Program | (() => unknown) | null = null; // parsed on first use; generating text does not need it
     this.programs = {
       generate: first,
       get capture() {
@@ -217,9 +221,9 @@ export class Model {
     };
     const building = this.build();
     building.catch(() => {}); // awaited below
-    await pause(); // the shaders compile from here on
+    await pause(); // the driver compiles the shaders from here on
     if (words) this.tokenizer ??= await words();
-    void this.chatTemplate; // whose worker starts
+    void this.chatTemplate; // starts its worker
     captures = await later;
     await building;
   }
@@ -229,8 +233,8 @@ export class Model {
   }
 
   /**
-   * Measures which recording and fetch are fastest on this device (`Kernels.measure`). The next visit uses them; their
-   * files, and those that `later` names, are cached for it.
+   * Measures which recording and fetch are fastest on this device (`Kernels.measure`). The next visit uses them. The
+   * files of this recording, and the files that `later` returns, are cached for that visit.
    */
   measure(later: (recording: Recording) => Promise<string[]>, going?: () => boolean): Promise<boolean> {
     const keep = async (recording: Recording) =>
@@ -249,7 +253,7 @@ export class Model {
     return model;
   }
 
-  /** Creates textures, weights and shaders, at first and again after a lost context. */
+  /** Creates textures, weights and shaders, when the model is loaded and after each lost context. */
   private async build(): Promise<void> {
     const { device, options } = this;
     this.reader = Reader.of(device);
@@ -279,14 +283,14 @@ export class Model {
     if (this.interventions.active) await this.interventions.applyAgain();
   }
 
-  /** Fills the new player with the weights, while it compiles the entries `first`. */
+  /** Fills the new player with the weights, while the player compiles the entries `first`. */
   private async fill(queries: readonly string[], first: readonly string[]): Promise<void> {
     const { device } = this;
     const { generation } = device;
     const start = performance.now();
     const compiled = this.player.begun;
     compiled.catch(() => {}); // awaited below
-    await this.reader.passed(); // else the page would wait for the driver, which creates textures
+    await this.reader.passed(); // otherwise `device.full` would wait while the driver creates textures
     device.still(generation);
     if (device.full || !this.player.allocate(...first)) {
       throw new PageError(noMemory(this.programs.generate, queries, this.manifest, this.weights === null));
@@ -300,7 +304,7 @@ export class Model {
     device.still(generation);
   }
 
-  /** Uploads the weights as they arrive. `start` is the time at which the model began to wait for them. */
+  /** Uploads the weights as they arrive. `start` is the time at which the model began to wait for weights. */
   private async uploadAll(start: number): Promise<void> {
     const { device } = this;
     const { generation } = device;
@@ -326,39 +330,39 @@ export class Model {
     return this.cache.known.length === this.recorded.length;
   }
 
-  /** Compiles the shaders that loading skips. Texts may be generated while it runs. `useAll` then uses them. */
+  /** Compiles the shaders that loading skips, while texts may be generated. Call `useAll` afterwards to use them. */
   async compileLater(): Promise<void> {
     for (const entry of this.compilation.later) if (!this.stale) await this.whole?.player.prepare(entry);
   }
 
-  /** Uses all chunk sizes from now on. Nothing else may use the model until it resolves. */
+  /** Uses all chunk sizes from now on. Nothing else may use the model until this resolves. */
   async useAll(): Promise<void> {
     if (this.stale) return;
     for (const { player } of this.players) await player.prepare(...this.compilation.later);
     this.cache.known = this.recorded;
   }
 
-  /** The unchanged model, and the one with interventions if it was needed. */
+  /** The players and programs that exist: without interventions, and with them. */
   get players(): Played[] {
     return [this.whole, this.interventions.program].filter((made) => made !== null);
   }
 
   /** Plays this program from now on, with empty caches. */
   play({ player, generate }: Played): void {
-    if (this.player !== player && !this.stale) this.player.share(); // only the one that plays keeps all queries
+    if (this.player !== player && !this.stale) this.player.share(); // only the current player keeps all queries
     this.player = player;
     this.programs.generate = generate;
     this.generator.reset();
-    this.cache.watcher = null; // it watches textures of the previous program
+    this.cache.watcher = null; // the watcher reads textures of the previous program
     this.cache.clear();
   }
 
-  /** Version of the parameters in use; those of a training change with each step. */
+  /** Version of the parameters in use; a training changes them with each step. */
   get version(): string {
     return this.seen;
   }
 
-  /** Uses a training's current parameters and clears the caches if they changed. Call it before each use. */
+  /** Uses a training's current parameters. Clears the caches if the parameters changed. Call this before each use. */
   follow(): void {
     const version = this.weights?.version() ?? "";
     if (!this.weights || version === this.seen) return;
@@ -370,7 +374,7 @@ export class Model {
     for (const player of players.slice(0, 2)) player?.play("prepare");
   }
 
-  /** Deletes the textures that only captures and batches need. They are created again when needed. */
+  /** Deletes the textures of captures, batches and masked sampling. They are created again when needed. */
   rest(): void {
     this.activations.close(this.stale);
     this.batch.close();
@@ -392,7 +396,7 @@ export class Model {
     return this.modelOptions.drawFlops ?? this.manifest.tuning.draw_flops;
   }
 
-  /** True if the context was lost and the model was not built again. */
+  /** True if the context was lost and the model has not been built again. */
   get stale(): boolean {
     return !this.device.isCurrent(this.generation);
   }
@@ -418,8 +422,8 @@ export class Model {
   }
 
   /**
-   * Runs `work`, and restarts it each time the context is lost while it runs. Resolves early if `signal` aborts.
-   * Rejects with the reason for which the loader is closed.
+   * Runs `work`, and restarts it each time the context is lost. Resolves early if `signal` aborts. If the loader is
+   * closed, rejects with the reason given to `Loader.close`.
    */
   private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
     const { device, loader } = this;
@@ -462,12 +466,12 @@ export class Model {
     if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
   }
 
-  /** True if a text ends with this token. */
+  /** True if this token ends a text. */
   ends(id: number): boolean {
     return this.manifest.eos?.includes(id) ?? false;
   }
 
-  /** True if its weights are the textures of a training. */
+  /** True if the model's weights are the textures of a training. */
   get borrows(): boolean {
     return this.weights?.own === false;
   }
@@ -486,13 +490,16 @@ export class Model {
   }
 }
 
-/** Returns the names of a program's states that hold the queries of a layer, which only views keep. */
+/** Returns the names of the states that hold the queries of each layer. Only views need queries to be kept. */
 export function queriesOf({ names, manifest }: Model, { textures }: Program): string[] {
   const states = Object.values(textures).filter(({ role }) => role === "state");
   return states.map(({ name }) => name).filter((name) => names.place(name).part === manifest.family.queries);
 }
 
-/** Returns the bytes of the textures that layers have for their queries while a view shows them; else all share one. */
+/**
+ * Returns the bytes that separate textures for each layer's queries add. These textures exist while a view shows
+ * queries; otherwise all layers share one texture.
+ */
 export function bytesOfQueries({ textures }: Program, queries: readonly string[]): number {
   return bytesOf(queries.slice(1).map((name) => textures[name]!));
 }

@@ -1,4 +1,4 @@
-// The names of a model's activations, parameters and parts, with their blocks, captions and explanations from the
+// Parses the names of a model's activations, parameters and parts. Their captions and explanations come from the
 // manifest.
 
 import type { Activation, Family, Manifest, Stage } from "./manifest";
@@ -67,12 +67,12 @@ export class Names {
     return this.filled(this.family.blocks[0]!, block) + part;
   }
 
-  /** Returns a block's name as a part of the model, such as `h.3`, and its parts that add to the residual stream. */
+  /** Returns the name of a block, such as `h.3`, and the names of its parts that add to the residual stream. */
   partsOf(block: number): string[] {
     return [this.inBlock(block, "").replace(/\.$/, ""), ...this.added(block).map(({ part }) => part)];
   }
 
-  /** Returns the part of a block that consists of heads, or one of its heads. */
+  /** Returns the name of the part of a block that consists of heads, or the name of one of the heads. */
   attention(block: number, head: number | null = null): string {
     const heads = (part: string) =>
       [...this.activations].some(([name, { kind }]) => kind === "heads" && name.startsWith(`${part}.`));
@@ -92,7 +92,7 @@ export class Names {
     return prefix && block >= 0 ? this.filled(prefix, block) + part : null;
   }
 
-  /** Returns the residual stream's names, after the embedding and after each of this many blocks. */
+  /** Returns the names of the residual stream after the embedding and after each of this many blocks. */
   stream(blocks: number): string[] {
     const [first, each] = this.family.stream;
     return [first, ...Array.from({ length: blocks }, (_, i) => this.filled(each, i))];
@@ -108,19 +108,22 @@ export class Names {
     }));
   }
 
-  /** Returns a caption of one or two words, or one for each name of a label; "" if there is none. */
+  /** Returns the captions (one or two words each) of the names in a pass's label; "" if a caption is missing. */
   title(label: string): string {
     const titles = joined(label).map((name) => this.described(name)?.title);
     return titles.every(Boolean) ? titles.join(", ") : "";
   }
 
-  /** Returns a one-line explanation of a name, or of all names of a label; "" if there is none. */
+  /** Returns the one-line explanations of the names in a pass's label; "" if there is none. */
   about(label: string): string {
     const abouts = joined(label).map((name) => this.described(name)?.about);
     return abouts.filter(Boolean).join("; ");
   }
 
-  /** Sorts names by block, then in the order of the family's list; others alphabetically, with numbers by value. */
+  /**
+   * Sorts names by block, then in the order of the names that the model's family lists. Names that are not listed
+   * follow alphabetically, with numbers by value.
+   */
   sorted(names: readonly string[]): string[] {
     const order = (name: string) => this.described(name)?.order ?? Infinity;
     return [...names].sort((a, b) => this.block(a) - this.block(b) || compare(order(a), order(b)) || natural(a, b));
@@ -136,11 +139,11 @@ export class Names {
   }
 }
 
-/** Returns the names in the label of a pass: one, or those of the passes that a recording joined. */
+/** Returns the names in the label of a pass: one name, or the names of all passes that a recording joined. */
 export const joined = (label: string): string[] => label.split(", ");
 
 const compare = (a: number, b: number) => (a === b ? 0 : a - b);
 const collator = new Intl.Collator("en", { numeric: true });
 
-/** Compares texts alphabetically, with numbers in them by value. */
+/** Compares texts alphabetically, but numbers in them by value. */
 export const natural = (a: string, b: string): number => collator.compare(a, b);

@@ -1,4 +1,4 @@
-// A model that the page's visitor opens: its manifest, tokenizer and weights, from its files and the page's programs.
+// Opens a visitor's model: builds its manifest, tokenizer and weights from the model's files and the page's programs.
 
 import { templateSources, type TemplateSources } from "../chat/template";
 import type { PageSampling } from "../generated/manifest";
@@ -20,9 +20,9 @@ import { ggufSampling, modelSampling } from "./sampling-defaults";
 import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
 
-const MAX_UNZIPPED = 256 << 20; // bytes of a shape's description
+const MAX_UNZIPPED = 256 << 20; // maximum bytes of an unpacked file of the page
 const PROMPTS = ["The capital of France is", "Once upon a time", "The three primary colours are", "Water boils at"];
-const COMPARED = 4 << 20; // bytes of two tensors that are compared at once
+const COMPARED = 4 << 20; // bytes of each of two tensors that are compared at once
 
 /** A model that the page can load. */
 export interface Opened {
@@ -31,24 +31,27 @@ export interface Opened {
   weights: Weights;
 }
 
-/** A model's files, found to fit a program. `open` prepares it. */
+/**
+ * A model whose files fit one of the page's programs. `open` returns what loading needs. `shape` names the architecture
+ * with its sizes, and `mix` the choice of storage formats for the weights.
+ */
 export interface Openable {
   title: string;
   shape: string;
   mix: string;
   parameters: number;
-  /** Bytes of the files, and of the textures of the weights and of everything that generates text. */
+  /** Bytes of the files (`file`), of the textures of the weights, and of all textures that generate text (`all`). */
   bytes: { file: number; weights: number; all: number };
   positions: number;
-  /** The model's own context. */
+  /** Tokens of the model's context. `positions`: the same, limited to the context of the page's program. */
   context: number;
   tokenizer: boolean;
   open(): Opened;
 }
 
 /**
- * Reads the headers of a model's files and finds the program for them among those in the folder `base`. Throws
- * PageError that says what to do if there is none.
+ * Reads the headers of a model's files and finds a program for them in the folder `base`. If there is none, throws a
+ * PageError with the remedy.
  */
 export async function openable(files: readonly File[], player: PlayerDocument, base: URL): Promise<Openable> {
   const model = await recognise(files, player);
@@ -94,7 +97,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
   };
 }
 
-/** Returns the types of a file's matrices, the one of most values first. */
+/** Returns the types of a file's matrices, ordered by the number of their values, greatest first. */
 function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): string[] {
   const counts = new Map<string, number>();
   for (const { name, product, matrix } of document.parameters) {
@@ -104,7 +107,7 @@ function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): s
   return [...counts].sort((a, b) => b[1] - a[1]).map(([type]) => type);
 }
 
-/** Returns the content of a gzipped JSON file of the export, checked by its digest. */
+/** Returns the content of a gzipped JSON file of the export. Checks its digest. */
 async function unzipped(source: HttpSource, name: string, { bytes, sha256 }: Expected): Promise<unknown> {
   const file = name.replace("../", "");
   const packed = await source.bytes(name, bytes);
@@ -115,7 +118,7 @@ async function unzipped(source: HttpSource, name: string, { bytes, sha256 }: Exp
   return JSON.parse(new TextDecoder().decode(await readAll(stream, file, MAX_UNZIPPED)));
 }
 
-/** Throws PageError for a head that a folder's files hold in addition to the embedding, and that differs from it. */
+/** Throws PageError if a folder's files hold a tied tensor twice (the embedding and the head) with different values. */
 async function checkTied({ tensors, files, file }: Recognised, document: ShapeDocument): Promise<void> {
   for (const [copy, original] of Object.entries(document.tied)) {
     const [a, b] = [tensors.get(copy), tensors.get(original)];
@@ -146,7 +149,7 @@ interface Words {
   sampling: PageSampling;
 }
 
-/** Returns the tokenizer of a model's files, the ids that end a text, and the chat template. */
+/** Returns the tokenizer of a model's files, the ids that end a text, the chat template and the sampling settings. */
 function vocabulary(model: Recognised): Words {
   const { vocab } = model.shape;
   if (model.gguf) {
@@ -171,7 +174,10 @@ function vocabulary(model: Recognised): Words {
 
 const JSON_FILES = ["tokenizer.json", "generation_config.json", "tokenizer_config.json", "config.json"] as const;
 
-/** Returns the words of a tokenizer.json. Throws PageError for one that the page does not support. */
+/**
+ * Returns the tokenizer of a tokenizer.json with the ids that end a text, the chat template and the sampling settings.
+ * Throws PageError if the page does not support the tokenizer.
+ */
 function words(
   document: TokenizerDocument | null,
   roles: Record<string, string>,
@@ -195,7 +201,7 @@ function words(
   };
 }
 
-/** Returns a folder's tokenizer.json with the parts that the page reads; its post-processor may be one of several. */
+/** Returns the parts of a tokenizer.json that the page reads. Of several post-processors, keeps the template. */
 function documentOf(found: Record<string, unknown>): TokenizerDocument {
   const processor = found["post_processor"] as { processors?: { type?: unknown }[] } | null | undefined;
   const steps = Array.isArray(processor?.processors) ? processor.processors : [processor as { type?: unknown } | null];

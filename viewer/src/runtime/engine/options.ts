@@ -1,13 +1,13 @@
-// Checks the options that a caller passes to the scriptable object.
+// Checks the options that a caller passes to the scriptable object `globalThis.glgpt`.
 
 import { PageError } from "../gl/errors";
 
-/** The names of a method's options. Its type makes the compiler refuse a list that misses one. */
+/** The names of a method's options. With this type, the compiler refuses a list that lacks a name. */
 export type Names<T> = Record<keyof Required<T>, true>;
 
 /**
- * Throws a PageError for an option that `method` does not have, naming the option that was probably meant. Otherwise an
- * option such as `max_tokens` would be ignored silently.
+ * Throws a PageError for an option that `method` does not have, and names the option that was probably meant. Without
+ * this check, an option such as `max_tokens` would be ignored silently.
  */
 export function checkOptions<T extends object>(method: string, options: T, names: Names<T>): void {
   if (typeof options !== "object" || (options as T | null) === null) {
@@ -23,7 +23,7 @@ export function checkOptions<T extends object>(method: string, options: T, names
 
 const plain = (name: string) => name.replace(/[_-]/g, "").toLowerCase();
 
-/** Returns a known name that differs only in case and separators, or that is part of the unknown one. */
+/** Returns a known name that differs only in case and separators, else one that `unknown` contains, else undefined. */
 function closest(unknown: string, known: readonly string[]): string | undefined {
   const wanted = plain(unknown);
   return known.find((name) => plain(name) === wanted) ?? known.find((name) => wanted.includes(plain(name)));

@@ -1,4 +1,4 @@
-// Reads programs as glgpt/page/player/packed.py writes them, in a quarter of the bytes.
+// Unpacks the programs that glgpt/page/player/packed.py packs. A packed program takes a quarter of the bytes.
 
 import type { PackedDocument } from "../generated/packed";
 import { must } from "../gl/errors";
@@ -10,7 +10,7 @@ export type Packed = Omit<PackedDocument, "schema" | "views"> & Pick<Program, "s
 type Kinds = PackedDocument["kinds"];
 type Steps = PackedDocument["entries"][number]["passes"];
 
-/** Returns the program; `sources` are the lines that the texts of all programs share. */
+/** Returns the unpacked program. `sources` are the lines that the shaders of all programs share. */
 export function unpacked(packed: Packed, sources: readonly string[]): Program {
   const { schema, scalars, views, kinds } = packed;
   const lines = [...sources, ...packed.lines];
@@ -29,7 +29,7 @@ export function unpacked(packed: Packed, sources: readonly string[]): Program {
   };
 }
 
-/** Returns a text from runs of lines: first line, number of lines, and so on. */
+/** Returns a text from runs of lines. Each run is two numbers: the index of its first line and its number of lines. */
 export function textOf(runs: readonly number[], lines: readonly string[]): string {
   const text: string[] = [];
   for (let i = 0; i < runs.length; i += 2) text.push(...lines.slice(runs[i], runs[i]! + runs[i + 1]!));

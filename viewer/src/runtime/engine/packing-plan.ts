@@ -1,4 +1,4 @@
-// Describes to the packing worker how the tensor of a parameter fills its texture.
+// Describes to the packing worker how the tensor of a parameter fills the texture of the parameter.
 
 import type { Dtype, View } from "../gl/program";
 import type { Packing, Storage, Target } from "../gguf/packing";
@@ -7,7 +7,7 @@ import { shape } from "./layout";
 import type { ShapeParameter } from "../generated/shape";
 import type { Place } from "./player-files";
 
-/** Returns how a tensor is packed into a texture with this view; `gguf`: the tensor is of a GGUF file. */
+/** Returns how a tensor is packed into a texture with this view. `gguf`: true if the tensor is in a GGUF file. */
 export function packingOf(parameter: ShapeParameter, { file, tensor }: Place, view: View, gguf: boolean): Packing {
   const { checkpoint, matrix, heads } = parameter;
   const own = gguf ? parameter.gguf : null;

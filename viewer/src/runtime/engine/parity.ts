@@ -11,17 +11,17 @@ import { klDivergence, measure, ties, type Tolerance } from "./tolerance";
 
 export interface Parity {
   pass: boolean;
-  /** The error of the worst logit, and the greatest multiple of the tolerance of the logits. */
+  /** `maxError`: the error of the worst logit. `ofTolerance`: the excess of the logits (`Measured.excess`). */
   maxError: number;
   ofTolerance: number;
   /** Mean KL divergence of the logits from the desktop's, in nats. */
   kl: number;
   greedyEqual: boolean;
-  /** True if the first greedy token that differs is as likely as the desktop's, within the tolerance. */
+  /** True if, at the first difference, the page's greedy token is as likely as the desktop's, within the tolerance. */
   tie: boolean;
-  /** The first activation beyond its tolerance, with both numbers of its worst value. */
+  /** The first activation beyond its tolerance, with the page's and the desktop's number at its worst value. */
   firstApart: { name: string; error: number; here: number; desktop: number } | null;
-  /** The greatest multiple of the tolerance among the activations before `firstApart`. */
+  /** The greatest excess (`Measured.excess`) among the activations before `firstApart`. */
   greatest: number;
   desktop: string;
   tolerance: Tolerance;
@@ -74,7 +74,7 @@ export async function parity(model: Model): Promise<Parity> {
   };
 }
 
-/** True if this greedy token and the desktop's, after `same` equal ones, are as likely within the tolerance. */
+/** True if, after `same` equal tokens, the page's greedy token `own` ties with the desktop's (see `ties`). */
 async function tied(model: Model, reference: ReturnType<typeof parseReference>, same: number, own: number) {
   const text = [...reference.ids, ...reference.greedy.slice(0, same)];
   const { data } = (await model.activations.read(text, ["logits"])).get("logits")!;

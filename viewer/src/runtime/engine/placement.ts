@@ -1,4 +1,4 @@
-// Which blocks of a model run in this page and which on a server.
+// Decides which blocks (layers) of a model run in this page and which run on a server.
 
 import { signal, type Signal } from "@preact/signals-core";
 import type { Model } from "./model";
@@ -11,7 +11,7 @@ export class Placement {
     this.chosen = signal(model.manifest.config.n_layer);
   }
 
-  /** True if `here` can be set, since both the page and a server have all blocks. */
+  /** True if `here` can be set: the page and a server both have all blocks. */
   get movable(): boolean {
     return this.model.manifest.split?.rest === null;
   }
@@ -27,12 +27,18 @@ export class Placement {
     return block >= this.model.manifest.config.n_layer;
   }
 
-  /** Number of blocks that run in this page: all, or those before the server's. Reading it subscribes to changes. */
+  /**
+   * Number of blocks that run in this page: those before the first block on the server, or all blocks if none runs
+   * there. Reading `here` subscribes to its changes.
+   */
   get here(): number {
     return this.movable && this.model.interventions.active ? this.model.manifest.config.n_layer : this.chosen.value;
   }
 
-  /** Moves the split point. A text that is being generated continues with it. */
+  /**
+   * Moves the split point: the page runs the first `blocks` blocks from now on. A text that is being generated
+   * continues with the new split point.
+   */
   set here(blocks: number) {
     const { split, cache, manifest } = this.model;
     const { n_layer } = manifest.config;
@@ -43,7 +49,7 @@ export class Placement {
     else split!.leave();
   }
 
-  /** The server if it runs blocks now, else null. */
+  /** The server if it currently runs blocks, else null. */
   get server(): Split | null {
     return this.movable && this.here === this.model.manifest.config.n_layer ? null : this.model.split;
   }
@@ -53,7 +59,7 @@ export class Placement {
     return this.model.manifest.split?.head === "page";
   }
 
-  /** True if the server samples the tokens, so that the page never does. */
+  /** True if the server always samples the tokens, and the page never does. */
   get serverSamples(): boolean {
     return this.model.split !== null && !this.movable && !this.headHere;
   }

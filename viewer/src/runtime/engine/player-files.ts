@@ -1,4 +1,5 @@
-// Recognises a model's files: finds the shape of the page that they have, and the programs that hold their types.
+// Recognises a model's files. Finds the model's shape (an architecture with its sizes) among the shapes for which the
+// page has programs, and a program whose storage formats can hold the types of the model's tensors.
 
 import { Validator, type Schema } from "@cfworker/json-schema";
 import playerSchema from "../../../schema/player.schema.json";
@@ -8,13 +9,13 @@ import { PageError } from "../gl/errors";
 import { isGguf, readGguf, type GgufHeader, type Tensor, type Value } from "../gguf/reader";
 import { readSafetensorsHeader } from "../gguf/safetensors";
 
-/** The tensor of a parameter, and the number of its file. */
+/** The tensor of a parameter, and the number of the file that holds the tensor. */
 export interface Place {
   file: number;
   tensor: Tensor;
 }
 
-/** A model's files, recognised. */
+/** A model whose files were recognised. */
 export interface Recognised {
   title: string;
   /** The file to name in messages. */
@@ -25,7 +26,7 @@ export interface Recognised {
   bytes: number;
   /** The header of a GGUF file; null for a folder's files. */
   gguf: GgufHeader | null;
-  /** The tensors of a folder's files, and its JSON files by name. */
+  /** The tensors and the JSON files of a folder, both by name; empty for a GGUF file. */
   tensors: ReadonlyMap<string, Place>;
   json: ReadonlyMap<string, unknown>;
   context: number;
@@ -35,15 +36,15 @@ export function parsePlayer(document: unknown): PlayerDocument {
   const version = (document as { schema?: unknown } | null)?.schema;
   const result = new Validator(playerSchema as Schema, "2020-12", true).validate(document);
   if (version !== 1 || !result.valid) {
-    throw new PageError("player.json is damaged, or of another version of glgpt. Export the page again.");
+    throw new PageError("player.json is damaged, or belongs to another version of glgpt. Export the page again.");
   }
   return document as PlayerDocument;
 }
 
-const MAX_JSON = 64 << 20; // bytes of a file of JSON
+const MAX_JSON = 64 << 20; // maximum bytes of a JSON file
 const TEXTS = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"];
 
-/** Reads the headers of a model's files. Throws PageError, with what to do, for files that the page cannot open. */
+/** Reads the headers of a model's files. If the page cannot open the files, throws a PageError with the remedy. */
 export async function recognise(given: readonly File[], player: PlayerDocument): Promise<Recognised> {
   const gguf: File[] = [];
   for (const file of given) if (file.name.toLowerCase().endsWith(".gguf") || (await isGguf(file))) gguf.push(file);
@@ -82,7 +83,7 @@ async function recogniseGguf(file: File, player: PlayerDocument): Promise<Recogn
   };
 }
 
-/** Returns the keys in which a file differs from a shape; of another architecture, all. */
+/** Returns the keys in which a file differs from a shape: all keys if the architecture differs. */
 function missesGguf(
   { gguf, vocab: expected }: ShapeEntry,
   architecture: string,
@@ -110,7 +111,7 @@ function missesGguf(
   return missed;
 }
 
-/** Returns the value that all elements of an array share, as the desktop reads it. */
+/** Returns the element of an array with equal elements; returns other values unchanged. The desktop does the same. */
 function common(value: Value): unknown {
   if (typeof value !== "object") return value;
   const [first] = Array.from(value as ArrayLike<unknown>);
@@ -178,7 +179,7 @@ async function readJson(file: File): Promise<unknown> {
   throw new PageError(`${file.name} is not a JSON object; download it again.`);
 }
 
-/** Returns the fields in which a config.json differs from a shape; of another model type, all. */
+/** Returns the fields in which a config.json differs from a shape: all fields if the model type differs. */
 function missesConfig({ config }: ShapeEntry, given: Record<string, unknown>): string[] {
   const kind = config.values.find(([name]) => name === "model_type");
   if (!(kind?.[1] as unknown[]).includes(given["model_type"]))
@@ -193,7 +194,7 @@ function missesConfig({ config }: ShapeEntry, given: Record<string, unknown>): s
   return config.rope && !sameRope(config.rope, given) ? [...missed, "rope_scaling"] : missed;
 }
 
-/** Returns the kind of each layer that GPT-Neo's `attention_types` lists, and other values unchanged. */
+/** Expands GPT-Neo's `attention_types` to one kind per layer. Returns other values unchanged. */
 function normal(name: string, value: unknown): unknown {
   if (name !== "attention_types" || !Array.isArray(value)) return value;
   return (value as [unknown[], number][]).flatMap(([kinds, count]) =>
@@ -238,8 +239,8 @@ function unknownShape(
     nearest.missed.length <= 3 ? ` It differs from ${nearest.shape.name} in ${nearest.missed.join(", ")}.` : "";
   const known = player.shapes.map((shape) => shape.name).join(", ");
   return new PageError(
-    `${name} has a shape for which this page has no program (${sizes}).${near} It has programs for ${known}. ` +
-      `If glgpt supports the model, this adds one: ${commandFor(path)}`,
+    `${name} has a shape for which this page has no program (${sizes}).${near} The page has programs for ${known}. ` +
+      `If glgpt supports the model, this command adds a program: ${commandFor(path)}`,
   );
 }
 
@@ -248,7 +249,7 @@ export const commandFor = (path: string) => `glgpt export --player --shape ${quo
 
 const quoted = (path: string) => (/^[\w./-]+$/.test(path) ? path : `'${path.replace(/'/g, "'\\''")}'`);
 
-/** Returns where each parameter is. Throws PageError for a missing or extra tensor, or one of another shape. */
+/** Returns the place of each parameter. Throws PageError for a missing or extra tensor, or for one with wrong sizes. */
 export function placesOf(model: Recognised, document: ShapeDocument): Map<string, Place> {
   const found = new Map<string, Place>();
   const all = model.gguf ? fromGguf(model.gguf) : withoutPrefix(model.tensors, document);
@@ -278,7 +279,7 @@ export function placesOf(model: Recognised, document: ShapeDocument): Map<string
   return found;
 }
 
-/** Returns the place of some of the rows of a tensor. */
+/** Returns the place of the rows `first` to `end` - 1 of a tensor. */
 function rowsOf({ file, tensor }: Place, [first, end]: readonly [number, number]): Place {
   const [all, ...columns] = tensor.shape as [number, ...number[]];
   const row = tensor.bytes / all;
@@ -299,7 +300,10 @@ function withoutPrefix(tensors: ReadonlyMap<string, Place>, document: ShapeDocum
   return new Map(own.filter(([name]) => !buffers.test(name)));
 }
 
-/** Returns the mix with the fewest bytes whose formats hold every tensor. Throws PageError if there is none. */
+/**
+ * Returns the mix (a choice of a storage format for each weight) with the fewest bytes of weights, among those whose
+ * formats can hold the weights of all matrix products. Throws PageError if there is none.
+ */
 export function mixFor(
   model: Recognised,
   document: ShapeDocument,
@@ -308,7 +312,7 @@ export function mixFor(
 ): PageMix {
   const types = document.parameters.map((p) => ({ ...p, type: places.get(p.name)!.tensor.type }));
   const products = types.filter(({ product }) => product);
-  // One with inputs in f16 would round a weight that needs f32: then all products are f32, as on the desktop.
+  // A mix with f16 inputs would round F32 and BF16 weights. With such weights, all products are f32, as on the desktop.
   const plain = products.some(({ type }) => type.name === "F32" || type.name === "BF16");
   const fits = ({ dtype, formats }: PageMix) =>
     plain ? dtype === "f32" : products.every(({ name, type }) => holds[formats[name]!]?.includes(type.name));

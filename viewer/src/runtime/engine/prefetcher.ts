@@ -1,12 +1,13 @@
-// Fetches files before they are needed, since a device that is busy, as with compiling shaders, takes them late.
+// Requests files before they are needed, because a device that is busy, for example compiling shaders, would request
+// them late.
 
 import { must } from "../gl/errors";
 
-/** Fetches files in order, one at a time. Up to `maxBytes` wait for `next`, but always one file. */
+/** Fetches files in order, one at a time. Up to `maxBytes` of files wait for `next`, or one file of any size. */
 export class Prefetcher<Data> {
   private readonly waiting: Promise<Data>[] = [];
-  private bytes = 0; // of the files in `waiting`
-  private begun = 0; // number of files
+  private bytes = 0; // bytes of the files in `waiting`
+  private begun = 0; // number of files whose fetch has begun
   private arriving = false;
   private stopped = false;
 
@@ -18,7 +19,7 @@ export class Prefetcher<Data> {
     this.fetchNext();
   }
 
-  /** Resolves to the next file. Rejects if it cannot be fetched. */
+  /** Resolves to the next file. Rejects if the file cannot be fetched. */
   async next(): Promise<Data> {
     const data = await must(this.waiting[0], "a further file");
     void this.waiting.shift();

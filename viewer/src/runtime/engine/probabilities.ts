@@ -1,12 +1,12 @@
-// The probabilities that a model gives to the tokens of a text.
+// Computes the probabilities that a model gives to the tokens of a text.
 
 import { must } from "../gl/errors";
 import type { Model } from "./model";
 import { alternatives, type Token } from "./sampling";
 
 /**
- * Returns the probability of token `at` of `ids` and the `count` most likely tokens in its place, by playing the
- * previous token again. `level`: the log of the softmax's denominator.
+ * Returns the probability of token `at` of `ids`, the `count` most likely tokens at this position, and in `level` the
+ * log of the softmax's denominator. Plays the previous token again.
  */
 export async function probabilities(
   model: Model,
@@ -28,7 +28,8 @@ async function logitsAfter(model: Model, ids: readonly number[]): Promise<Float3
 }
 
 /**
- * Returns ln of the probability of each token from `from` on, given the earlier ones and the current interventions.
+ * Returns the natural logarithm of the probability of each token from token `from` on, given the earlier tokens and the
+ * current interventions. Values after `going` returned false are 0.
  */
 export async function logProbabilities(
   model: Model,

@@ -1,5 +1,6 @@
-// Chooses how texels are fetched and which recording is played. The choice is the default for this kind of GPU until it
-// has been measured, once per driver. The measurement runs when the page is idle, and the next visit uses it.
+// Chooses how texels are fetched and which recording (a variant of the model's program) is played. Until a driver has
+// been measured, the choice is the default for this kind of GPU. The measurement runs once per driver, when the page is
+// idle, and the next visit uses its results.
 
 import type { Recording, Tuning } from "./manifest";
 import type { Program } from "../gl/program";
@@ -10,15 +11,18 @@ import { browserStorage } from "../io/storage";
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
 const ROUNDS = 4;
-const MAX_ROUNDS = 10; // on a machine whose times vary
-const FILL = 20; // milliseconds that repeats should add, since a wait for the device may end up to 4 ms late
+const MAX_ROUNDS = 10; // maximum rounds, for a machine whose times vary
+const FILL = 20; // minimum milliseconds that the repeats add: a wait for the device may end up to 4 ms late
 const MAX_REPEATS = 2048; // maximum repeats
-const BITS = 0x3c003c00; // the bits of the factors; not zero in any format
-const VERSION = 10; // version of the stored measurements' meaning
+const BITS = 0x3c003c00; // the bits of the factors, which are not zero in any format
+const VERSION = 10; // version of the stored measurements
 
 type Fetch = Options["fetch"];
 
-/** Milliseconds of the probes, by "kernel fetch", "kernel-contiguous fetch" and "rows fetch", if there is a choice. */
+/**
+ * Milliseconds of the probes, each of which is a program with one product. The keys are "kernel fetch",
+ * "kernel-contiguous fetch" and "rows fetch". A single option is not probed.
+ */
 export type Measured = Readonly<Record<string, number>>;
 
 export interface Chosen {
@@ -38,9 +42,9 @@ export interface Choices {
 }
 
 /**
- * Returns the recordings for devices of this many draw buffers. If the device `blends`, those of a layout that do not
- * are left out where another does: a token takes fewer passes with blending, whichever kernel reads prompts. The same
- * applies to `pairs`, with which it takes less time.
+ * Returns the recordings that a device with this many draw buffers can play. If the device `blends` and a layout has
+ * recordings with blending, the layout's recordings without blending are left out: with blending, a token takes fewer
+ * passes, whichever kernel reads prompts. The same applies to `pairs`, with which a token takes less time.
  */
 export function playable(
   recordings: readonly Recording[],
@@ -53,7 +57,10 @@ export function playable(
   return fitting.filter((r) => fitting.every((other) => other.rows !== r.rows || way(other) <= way(r)));
 }
 
-/** Chooses the layout of one-row products (by `tuning.panels_pay`), then the fastest kernel for it and its fetch. */
+/**
+ * Chooses the layout of one-row products (by `tuning.panels_pay`), then the fastest kernel and fetch for this layout.
+ * Without measurements, returns the default (`guess`).
+ */
 export function choose(choices: Choices): Chosen {
   const { device, recordings, tuning } = choices;
   const fetches = fetchesOf(choices);
@@ -66,7 +73,7 @@ export function choose(choices: Choices): Chosen {
 
 /**
  * Measures the probes that are not stored, and stores the results after `keep` has cached the files for the next visit.
- * Resolves to null if `going` returned false, because the measurement and other work on the device disturb each other.
+ * Resolves to null if `going` returned false: the measurement and other work on the device disturb each other.
  */
 export async function measure(
   choices: Choices,
@@ -95,11 +102,12 @@ export async function measure(
   return measured;
 }
 
-/** True if this browser stores measurements. One that does not begins each visit with a guess. */
+/** True if this browser stores measurements. Otherwise each visit begins with a guess. */
 export const canRemember = () => browserStorage.works;
 
 /**
- * Returns the files of the probes still needed, by name: first of one-row products, then of kernels for their layout.
+ * Returns the files of the probes to measure next, by name: those of one-row products, or after these are measured,
+ * those of the kernels for the chosen layout. Empty: no probe is needed.
  */
 function missing(
   recordings: readonly Recording[],
@@ -118,12 +126,12 @@ function missing(
 
 class Interrupted extends Error {}
 
-const MEASURED_SOFTWARE = /llvmpipe|softpipe|swiftshader/i; // others of `Device.software` were never measured
+const MEASURED_SOFTWARE = /llvmpipe|softpipe|swiftshader/i; // other software drivers were never measured
 
 /**
  * Returns the default for a device without measurements, based on measured devices. Mesa's software drivers and
- * SwiftShader use contiguous columns and `textureLod`, all others strided columns and `texelFetch`. The kernel is the
- * first with the most draw buffers.
+ * SwiftShader use contiguous columns and `textureLod`; all others use strided columns and `texelFetch`. Of the kernels,
+ * the first with the most draw buffers is taken.
  */
 export function guess(
   recordings: readonly Recording[],
@@ -174,7 +182,10 @@ export function pick(
   return all.reduce((a, b) => (product(b) < product(a) ? b : a));
 }
 
-/** Returns the measured milliseconds of this recording's product, else of the fastest product; 0: none measured. */
+/**
+ * Returns the measured milliseconds of this recording's product. If the product was not measured, returns the
+ * milliseconds of the fastest product; 0: none was measured.
+ */
 export function productMs(measured: Measured, recording: Recording, fetch: Fetch): number {
   const products = Object.entries(measured).filter(([name]) => !/^(strided|contiguous) /.test(name));
   const fastest = products.length ? Math.min(...products.map(([, ms]) => ms)) : 0;
@@ -186,7 +197,7 @@ function remembered(key: string): Measured {
   return Object.fromEntries(kept.filter((entry): entry is [string, number] => typeof entry[1] === "number"));
 }
 
-/** Fills a probe's factors. A read of zeros would wait, since a lost context returns zeros too (see `Reader`). */
+/** Fills a probe's factors. A read of zeros would take longer: a lost context returns zeros too (see `Reader`). */
 function fill(player: Player): void {
   for (const { name, role, width, height, layers } of Object.values(player.program.textures)) {
     if (role !== "state") continue;
@@ -195,7 +206,10 @@ function fill(player: Player): void {
   }
 }
 
-/** One probe with one fetch, and the milliseconds of its runs of one play (`once`) and of 1 + `repeats` (`more`). */
+/**
+ * One probe with one fetch. `once`: milliseconds of each run with one play. `more`: milliseconds of each run with 1 +
+ * `repeats` plays.
+ */
 interface Probe {
   name: string;
   player: Player;
@@ -223,8 +237,9 @@ async function times(
       await calibrate(probe, device);
       check();
     }
-    // Other work can only add time, so take the minimum for each number of plays, then their difference. It excludes
-    // the cost of a read. The minimum of the differences would favour a short run that was delayed.
+    // Other work can only add time, so take the minimum for each number of plays, then the difference of the two
+    // minima. The difference excludes the cost of a read. The minimum of the differences would be too small if a short
+    // run was delayed.
     for (let round = 0, steady = false; round < ROUNDS || (round < MAX_ROUNDS && !steady); round++) {
       for (const probe of probes) {
         probe.once.push(await run(probe, 1));
@@ -247,7 +262,7 @@ async function times(
   }
 }
 
-/** Opens the probes and appends them to `probes`, whose owner closes them. Probes of equal shapes share inputs. */
+/** Opens the probes and appends them to `probes`. The caller closes them. Probes of equal shapes share inputs. */
 async function open(
   choices: Choices,
   files: ReadonlyMap<string, string>,
@@ -276,7 +291,7 @@ async function open(
   if (device.full) throw new PageError("This device does not have enough memory to measure its kernels.");
 }
 
-/** Finds how many repeats add enough time to a run that inexact waiting does not hide it. */
+/** Sets the number of repeats: enough to add `FILL` ms to a run, or `MAX_REPEATS` if that many are not enough. */
 async function calibrate(probe: Probe, device: Device): Promise<void> {
   const { generation } = device;
   const { name, player, output, row } = probe;
@@ -287,7 +302,7 @@ async function calibrate(probe: Probe, device: Device): Promise<void> {
   const once = Math.min(await run(probe, 1), await run(probe, 1));
   let n = 4;
   const fills = async () => (await run(probe, 1 + n)) - once >= FILL;
-  while (n < MAX_REPEATS && !((await fills()) && (await fills()))) n *= 2; // twice, since other work may delay a run
+  while (n < MAX_REPEATS && !((await fills()) && (await fills()))) n *= 2; // twice: other work may delay a run
   probe.repeats = n;
 }
 

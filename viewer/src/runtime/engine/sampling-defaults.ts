@@ -1,4 +1,4 @@
-// The sampling settings of a page until a visitor or a call changes them: those of its model.
+// Finds a model's sampling settings. The page uses them until a visitor or a call changes them.
 
 import type { PageSampling } from "../generated/manifest";
 import { CHAT_SAMPLING, GGUF_KEYS, RANGES, TEXT_SAMPLING } from "../generated/sampling";
@@ -14,8 +14,9 @@ export function samplingDefaults(given: PageSampling = TEXT_SAMPLING): SamplingD
 }
 
 /**
- * Returns how a model samples texts, or answers if it `chats`: as its generation_config.json says. Throws PageError for
- * values out of range.
+ * Returns a model's sampling settings. If the model `chats`, these are the settings of its generation_config.json
+ * (`config`), or `CHAT_SAMPLING` if `config` has no temperature; otherwise, they are `TEXT_SAMPLING`. Throws PageError
+ * for values out of range.
  */
 export function modelSampling(config: Record<string, unknown>, chats: boolean): PageSampling {
   if (!chats) return TEXT_SAMPLING;
@@ -28,12 +29,12 @@ export function modelSampling(config: Record<string, unknown>, chats: boolean): 
       const what = whole ? "an integer" : "a number";
       throw new PageError(`${key} is ${JSON.stringify(value)}; it must be ${what} from ${least} to ${most}.`);
     }
-    return value > 0 || key === "temperature" ? [[key, value]] : []; // 0 switches the others off, -1 top-k too
+    return value > 0 || key === "temperature" ? [[key, value]] : []; // 0 switches a setting off; -1 does so for top-k
   });
   return Object.fromEntries(found) as unknown as PageSampling;
 }
 
-/** Returns the sampling settings in a GGUF file's metadata, as generation_config.json has them. */
+/** Returns the sampling settings in a GGUF file's metadata, under the names of generation_config.json. */
 export function ggufSampling(metadata: ReadonlyMap<string, unknown>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(GGUF_KEYS).map(([key, name]) => [name, metadata.get(key)]));
 }

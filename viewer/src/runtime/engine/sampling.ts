@@ -1,21 +1,21 @@
 // Chooses a token from one row of logits. The device samples (entries `sample`, `sample_nucleus`) with the scalars that
-// `Sampler.scalars` returns. If it cannot decide, `Sampler.draw`, the definition of sampling, chooses from the row. The
-// cases in tests/page/shared_cases.json check that Python computes the same scalars and samples.
+// `Sampler.scalars` returns. If the device cannot decide, `Sampler.draw`, the definition of sampling, chooses from the
+// row. The cases in tests/page/shared_cases.json check that Python computes the same scalars and samples.
 
 import { must, PageError } from "../gl/errors";
 
 export const NOT_FINITE = "The model's logits are not finite; its weights overflow this dtype.";
 export const MAX_ALTERNATIVES = 8; // maximum alternatives that the device returns with a token
-const MAX_TEMPERATURE = 1e30; // multiplied by the range of a nucleus, it still fits a 32-bit float
-const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit divided or multiplied by it is finite
+const MAX_TEMPERATURE = 1e30; // the product with the logits' range in a nucleus (top-p) still fits a 32-bit float
+const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit divided or multiplied by a penalty stays finite
 const MAX_BIAS = 3e38;
 const COLDEST = 1e-30; // lower temperatures are greedy
-const FARTHEST = 3e38; // a margin that excludes no logit
-const REACHED = 1 - 2 ** -22; // factor of top-p and min-p, so that exact equality holds in 32-bit floats too
-const ON_HOST = 0xd1ce; // separates the host's random numbers from the device's
-const ON_DEVICE = 0x5eed; // `SITE` of the device's
+const FARTHEST = 3e38; // value of the scalar `margin` that excludes no logit
+const REACHED = 1 - 2 ** -22; // factor of top-p and min-p: an exact equality then also holds in 32-bit floats
+const ON_HOST = 0xd1ce; // separates the page's random numbers from those of the device
+const ON_DEVICE = 0x5eed; // `SITE` of the device's random numbers
 
-/** Hashes four 32-bit numbers to four pseudo-random ones, like `glsl/hash.glsl`. */
+/** Hashes four 32-bit numbers to four pseudo-random numbers, like `glsl/hash.glsl`. */
 export function hash4(v: readonly number[]): [number, number, number, number] {
   let [x, y, z, w] = v.map((a) => Math.imul(a, 1664525) + 1013904223) as [number, number, number, number];
   for (const last of [false, true]) {
@@ -28,7 +28,7 @@ export function hash4(v: readonly number[]): [number, number, number, number] {
   return [x >>> 0, y >>> 0, z >>> 0, w >>> 0];
 }
 
-/** Returns a seed's 32 bits for the device, derived from both words of a larger seed. */
+/** Returns the 32-bit seed for the device. If `seed` has more than 32 bits, both of its words are combined. */
 export function drawSeed(seed: number): number {
   let found = 0;
   for (let rest = seed; rest > 0; rest = Math.floor(rest / 2 ** 32)) {
@@ -53,9 +53,9 @@ export interface SamplingOptions {
   readonly temperature: number;
   /** Keeps this many of the most likely tokens; null: all. */
   readonly topK: number | null;
-  /** Keeps the most likely tokens whose probabilities sum to this; null: all. */
+  /** Keeps the smallest number of most likely tokens whose probabilities sum to at least this; null: all. */
   readonly topP: number | null;
-  /** Keeps tokens whose probability is at least this multiple of the most likely token's; null: all. */
+  /** Keeps tokens whose probability, divided by that of the most likely token, is at least this; null: all. */
   readonly minP: number | null;
   /** Penalizes tokens already in the text (higher is stronger): divides positive logits, multiplies negative ones. */
   readonly repetitionPenalty: number | null;
@@ -64,12 +64,12 @@ export interface SamplingOptions {
   readonly seed: number;
 }
 
-/** Any of the options. */
+/** Any subset of the options. */
 export type SamplingRequest = { [Key in keyof SamplingOptions]?: SamplingOptions[Key] | undefined };
 
 /**
- * Returns the options of `asked`, frozen, with defaults: temperature 1, a random seed, nothing excluded or changed.
- * Throws PageError if one is invalid.
+ * Returns the options in `asked`, frozen and completed with defaults: temperature 1, a random seed, no tokens excluded
+ * and no logits changed. Throws PageError if an option is invalid.
  */
 export function samplingOptions(asked: SamplingRequest): SamplingOptions {
   const { temperature = 1, topK = null, topP = null, minP = null, repetitionPenalty = null, logitBias = null } = asked;
@@ -112,12 +112,15 @@ export interface Candidate {
 
 export interface Token {
   id: number;
-  /** If alternatives were requested: its probability over the whole vocabulary, and the most likely tokens in `top`. */
+  /**
+   * The model's probability over the whole vocabulary. `p`, `sampled` and `top` (the most likely tokens) exist only if
+   * alternatives were requested.
+   */
   p?: number;
-  /** The probability with which it was sampled. */
+  /** The probability with which the token was sampled. */
   sampled?: number;
   top?: Candidate[];
-  /** Number of further tokens that were read together with this one and follow it. */
+  /** Number of tokens that follow this token and were read together with it. */
   more?: number;
 }
 
@@ -138,14 +141,14 @@ export interface AllowedIds {
   has(id: number): boolean;
 }
 
-/** Throws PageError if a logit is NaN or infinite, except those of tokens that are `forbidden`. */
+/** Throws PageError if a logit is NaN or infinite, unless its token is `forbidden`. */
 export function checkFinite(logits: Logits, forbidden: (id: number) => boolean = () => false): void {
   for (let id = 0; id < logits.length; id++) {
     if (!Number.isFinite(logits[id]) && !forbidden(id)) throw new PageError(NOT_FINITE);
   }
 }
 
-/** Returns the ids of the `count` greatest logits, best first; equal logits in the order of ids. */
+/** Returns the ids of the `count` greatest logits, greatest first. Equal logits are in the order of their ids. */
 function order(logits: Logits, count: number): number[] {
   if (count < 64 && count < logits.length) {
     const best: number[] = [];
@@ -195,7 +198,7 @@ export class Sampler {
     return this.settings.temperature < COLDEST || this.settings.topK === 1;
   }
 
-  /** True if logits are changed before a token is chosen. The page then chooses, from the whole row. */
+  /** True if logits are changed before a token is chosen. The page then chooses from the whole row. */
   get adjusts(): boolean {
     const { repetitionPenalty: penalty, logitBias } = this.settings;
     return (penalty !== null && penalty !== 1) || Object.keys(logitBias ?? {}).length > 0;
@@ -248,8 +251,8 @@ export class Sampler {
   }
 
   /**
-   * Samples token `step` of this seed from logits `[vocab]`. Throws PageError if a logit is not finite, except for
-   * tokens that bias or constraint forbid.
+   * Samples token `step` of this seed from a row of logits. Throws PageError if a logit is not finite, unless the bias
+   * or the constraint forbids its token.
    */
   draw(logits: Logits, step: number, allowed: AllowedIds | null = null): Draw {
     const { logitBias } = this.settings;
@@ -271,7 +274,7 @@ export class Sampler {
 
   /**
    * Samples like the device's entries, with their random numbers and roundings (`glsl/sampling/race.frag`). Throws
-   * PageError as `draw` does. Not for top-k, where the device may not decide, nor for changed logits.
+   * PageError as `draw` does. Must not be used for top-k, where the device may be unable to decide, or changed logits.
    */
   drawAsDevice(logits: Float32Array, step: number): Draw {
     checkFinite(logits);
@@ -290,7 +293,7 @@ export class Sampler {
     return { id, sampled };
   }
 
-  /** Returns the ids that are kept, in ascending order (null: all), their number, weights and the sum of these. */
+  /** Returns the kept ids (ascending; null: all), their number, weights and sum of weights, and the probabilities. */
   private weighed(logits: Logits, best: number) {
     const { temperature } = this.settings;
     const peak = logits[best]! / temperature;
@@ -304,7 +307,10 @@ export class Sampler {
     return { kept, count, weight, total, sampled };
   }
 
-  /** Returns the tokens that top-k, top-p and min-p keep; null: all. `p` is a token's weight; the best token's is 1. */
+  /**
+   * Returns the tokens that top-k, top-p and min-p keep; null: all. `p` returns the weight of a token; the weight of
+   * the best token is 1.
+   */
   private candidates(logits: Logits, p: (id: number) => number): number[] | null {
     const { minP } = this.settings;
     const kept = this.likeliest(logits, p);
@@ -319,7 +325,7 @@ export class Sampler {
     let total = 0;
     if (best) for (const id of best) total += p(id);
     else for (let id = 0; id < logits.length; id++) total += p(id);
-    // Sorting a whole vocabulary takes longer than running the model, so sort only the more likely tokens first.
+    // Sorting a whole vocabulary takes longer than running the model, so try to sort only the more likely tokens.
     for (let least = 1e-4; ; least = least < 1e-20 ? 0 : least * 1e-3) {
       const some = best ?? Array.from(logits.keys()).filter((id) => p(id) / total >= least);
       if (!best) some.sort((a, b) => logits[b]! - logits[a]! || a - b);
@@ -336,7 +342,7 @@ export interface Chosen {
   id: number;
   /** True if the device could not decide; the caller then samples from the row of logits. */
   undecided: boolean;
-  /** Returns the `count` most likely tokens and the token's own probabilities. Valid only if an entry sampled it. */
+  /** Returns the `count` most likely tokens and this token's probabilities. Valid only after a sampling entry. */
   weighed: (count: number) => Alternatives;
 }
 

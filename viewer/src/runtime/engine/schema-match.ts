@@ -1,4 +1,4 @@
-// Checks quickly whether a document matches a JSON schema. Reports no reason.
+// Checks quickly if a document matches a JSON schema. Reports no reason if the document does not match.
 
 import { isObject } from "../gl/json";
 
@@ -39,7 +39,7 @@ const ofObject =
 /** Returns the number of Unicode characters of a text. */
 const length = (text: string) => Array.from(text).length;
 
-/** Keywords that are checked alone: each makes a check of its value in the schema. */
+/** Keywords that do not depend on other keywords. Each function makes a check of the keyword's value in the schema. */
 const KEYWORDS: Record<string, (wanted: never, compile: Compile) => Check> = {
   type: (wanted: string | readonly string[]) => anyOf([wanted].flat().map((name) => TYPES[name] ?? never)),
   const: (wanted: unknown) => (value) => value === wanted,
@@ -70,7 +70,7 @@ function anyOf(checks: readonly Check[]): Check {
   return first && !second ? first : (value) => checks.some((check) => check(value));
 }
 
-/** Makes the check of an array's items. */
+/** Returns the check of an array's items. */
 function items({ prefixItems = [], items: others }: Schema, compile: Compile): Check {
   const first = (prefixItems as unknown[]).map(compile);
   const other = others === undefined ? null : compile(others);
@@ -83,7 +83,7 @@ function items({ prefixItems = [], items: others }: Schema, compile: Compile): C
   });
 }
 
-/** Makes the check of an object's values. */
+/** Returns the check of an object's values. */
 function values({ properties = {}, additionalProperties: others }: Schema, compile: Compile): Check {
   const named = new Map(Object.entries(properties as Schema).map(([name, schema]) => [name, compile(schema)]));
   const other = others === undefined ? null : compile(others);
@@ -96,7 +96,7 @@ function values({ properties = {}, additionalProperties: others }: Schema, compi
   });
 }
 
-/** Compiles schemas to checks. A keyword that is not known here makes a check that never passes. */
+/** Compiles schemas to checks. A schema with an unknown keyword becomes a check that never passes. */
 class Compiler {
   private readonly referred = new Map<string, Check>();
 
@@ -124,7 +124,7 @@ class Compiler {
     };
   };
 
-  /** Returns the check of a definition, which is compiled when it is first used, since definitions may be recursive. */
+  /** Returns the check of a definition. The definition is compiled on first use: definitions may be recursive. */
   private reference(name: string): Check {
     return (value) => {
       let check = this.referred.get(name);
@@ -146,8 +146,8 @@ class Compiler {
 const compiled = new WeakMap<object, Check>();
 
 /**
- * Returns true only if a document matches a schema of `viewer/schema`. May return false for a schema with keywords that
- * it does not know. `others` are schemas that it refers to.
+ * Returns true only if a document matches a schema of `viewer/schema`. May also return false for a matching document if
+ * the schema has unknown keywords. `others` are schemas that `schema` refers to.
  */
 export function matchesSchema(schema: object, document: unknown, others: readonly object[] = []): boolean {
   let check = compiled.get(schema);

@@ -1,12 +1,12 @@
 // Generates several continuations of one prompt in a batch, so that each weight is read once for all texts. The program
-// is `several_program` of glgpt/page/programs.py. Its caches hold the prompt's rows once, followed by the texts' rows,
-// interleaved.
+// is `several_program` of glgpt/page/programs.py. Its caches hold the prompt's rows once; the interleaved rows of the
+// texts follow.
 
 import { must, PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
 import { sizes } from "./chunks";
 
-const ONE_TEXT = Infinity; // instead of a prompt's length: each row is at its position
+const ONE_TEXT = Infinity; // value of `prompt` if there is only one text: a row's number is then its position
 
 export class Several {
   /** Number of texts. */
@@ -14,7 +14,7 @@ export class Several {
   private readonly adopted: number[];
   private prompt = 0;
 
-  /** `player` shares weights and states with the player that read the prompt and holds it in its caches. */
+  /** `player` shares weights and states with the other player: the model's player, whose caches hold the prompt. */
   constructor(
     readonly player: Player,
     private readonly context: number,
@@ -24,30 +24,30 @@ export class Several {
     this.adopted = sizes(entries, "adopt_");
   }
 
-  /** Returns the names of the entries that it plays. */
+  /** Returns the names of the entries that batches play. `restore_` entries only serve speculation. */
   static played(entries: readonly string[]): string[] {
     return entries.filter((name) => !name.startsWith("restore_"));
   }
 
-  /** Bytes of the textures that it allocated. */
+  /** Bytes of the textures that only the batch uses. */
   get bytes(): number {
     return this.player.ownBytes();
   }
 
-  /** Returns how many tokens each text may add to a prompt of `prompt` tokens. The last one needs no cache row. */
+  /** Returns how many tokens each text may add to a prompt of `prompt` tokens. The last token needs no cache row. */
   room(prompt: number): number {
     const rows = Math.floor((this.rows - prompt) / this.size);
     return Math.min(rows, this.context - prompt) + 1;
   }
 
-  /** Copies the prompt's first `tokens` rows and uploads the table of each text's cache rows. */
+  /** Copies the first `tokens` rows of the prompt, and uploads the table of the cache rows of each text. */
   begin(tokens: number): void {
     this.adopt(0, tokens);
     this.prompt = tokens;
     this.writeTable();
   }
 
-  /** Copies the rows from..to-1 of the other player's text. */
+  /** Copies the rows from..to-1 from the other player's text. */
   adopt(from: number, to: number): void {
     for (let row = from; row < to;) {
       const size = this.adopted.find((n) => n <= to - row) ?? this.adopted.at(-1)!;
@@ -56,19 +56,19 @@ export class Several {
     }
   }
 
-  /** Copies `count` rows from `from` on back to the other player's text. */
+  /** Copies `count` rows, starting at row `from`, back to the other player's text. */
   restore(from: number, count: number): void {
     for (let row = from; row < from + count; row++) this.move("restore_1", row);
   }
 
-  /** Plays an entry that copies rows to the same place. */
+  /** Plays an entry that copies rows to the same positions. */
   private move(entry: string, row: number): void {
     this.player.set("pos", row);
     this.player.set("row", row);
     this.player.play(entry);
   }
 
-  /** Computes rows of one text, from position `first` on. Its earlier rows were adopted. */
+  /** Computes rows of one text, from position `first` on. The earlier rows must have been adopted. */
   check(first: number, tokens: readonly number[]): void {
     if (this.prompt !== ONE_TEXT) {
       this.prompt = ONE_TEXT;
@@ -138,7 +138,7 @@ export class Several {
     return position < this.prompt ? position : this.prompt + this.size * (position - this.prompt) + text;
   }
 
-  /** Returns texels whose rows, one per text, have these values in their first component. */
+  /** Returns texels with one row per value. The first component of a row is the value; the others are 0. */
   private first(name: string, values: readonly number[]): Float32Array {
     const width = 4 * this.player.spec(name).width;
     const texels = new Float32Array(values.length * width);

@@ -1,4 +1,4 @@
-// Sources of an export's files.
+// Reads an export's files from their source.
 
 import { announced, FetchError, fetchStream } from "../io/fetch-stream";
 import { PageError } from "../gl/errors";
@@ -6,11 +6,11 @@ import { PageError } from "../gl/errors";
 export type OnBytes = (bytes: number) => void;
 
 export interface Source {
-  /** The browser's cache in which a second visit finds files; null: none. */
+  /** Name of the browser's cache in which a second visit finds files; null: none. */
   readonly cache: string | null;
   /**
-   * Returns the whole file. `onBytes` receives the size of each part; `fresh` bypasses every cache. Throws PageError
-   * for a file of more than `max` bytes, and if `signal` ends a transfer.
+   * Returns the whole file. `onBytes` receives the size of each part; `fresh` bypasses every cache. Throws PageError if
+   * the file has more than `max` bytes, or if `signal` ends the transfer.
    */
   bytes(
     name: string,
@@ -22,10 +22,10 @@ export interface Source {
 }
 
 const FIRST = 1 << 20; // bytes of the buffer for a file of unknown length
-const TRIES = 3; // of a file whose connection breaks
-const WAIT_MS = 300; // before the second try
+const TRIES = 3; // tries of a file whose connection breaks
+const WAIT_MS = 300; // ms before the second try
 
-/** The bytes of a file that arrives in parts (`expected` 0: unknown number), at most `max`. */
+/** Collects at most `max` bytes of a file that arrives in parts. `expected`: the number of bytes; 0: unknown. */
 class Received {
   size = 0;
   private buffer = new Uint8Array(0);
@@ -36,7 +36,7 @@ class Received {
     private readonly expected = 0,
   ) {}
 
-  /** Appends a part. Throws PageError after `max` bytes. */
+  /** Appends a part. Throws PageError if there are more than `max` bytes. */
   push(part: Uint8Array): void {
     const { buffer, max, size } = this;
     const needed = size + part.length;
@@ -54,7 +54,10 @@ class Received {
   }
 }
 
-/** Returns a stream's bytes (`expected` 0: unknown number). After `max` bytes, cancels it and throws PageError. */
+/**
+ * Returns a stream's bytes. `expected`: the number of bytes; 0: unknown. If the stream has more than `max` bytes,
+ * cancels the stream and throws PageError.
+ */
 export async function readAll(
   stream: ReadableStream<Uint8Array<ArrayBuffer>>,
   name: string,

@@ -1,6 +1,6 @@
-// Guesses tokens, from the text itself or from what a constraint forces, and checks several in one step of the batch
-// program, whose rows have the bits of single steps. Guessing pauses while it does not pay, as on the desktop
-// (glgpt/inference/batching/lookup.py).
+// Guesses tokens from the text itself, or takes those that a constraint forces, and checks several guesses in one step
+// of the batch program. The rows that such a step computes have the same bits as those of single steps. Guessing pauses
+// while it costs more time than it saves, as on the desktop (glgpt/inference/batching/lookup.py).
 
 import type { Allowed, Matcher } from "../constraints/grammars";
 import { PageError } from "../gl/errors";
@@ -10,12 +10,12 @@ import type { Model } from "./model";
 import type { Token } from "./sampling";
 import type { Several } from "./several";
 
-const FEWEST_FORCED = 2; // guesses; fewer do not pay for a checked step
-const FIRST_PAUSE = 16; // tokens without guesses after some that did not pay; doubled each time
+const FEWEST_FORCED = 2; // minimum guesses; a step that checks fewer costs more time than it saves
+const FIRST_PAUSE = 16; // tokens in the first pause of guessing; doubled for each further pause
 const MAX_PAUSE = 256;
-const WEIGHT = 0.3; // of the latest measurement in an average
+const WEIGHT = 0.3; // weight of the latest measurement in an average
 
-/** Counts the steps that checked guesses, the guesses, and those that were right. */
+/** Counts the steps that checked guesses, the guessed tokens, and the correct guesses. */
 export interface SpeculationStats {
   checkedSteps: number;
   guessedTokens: number;
@@ -24,18 +24,18 @@ export interface SpeculationStats {
 
 /** Decides whether to guess, from the measured time of steps with and without guesses. */
 export class Guessing {
-  private plain = 0; // averages: ms of a token without guesses, ms and tokens of a checked step
-  private checked = 0;
-  private gained = 0;
+  private plain = 0; // mean ms of a token without guesses
+  private checked = 0; // mean ms of a checked step
+  private gained = 0; // mean tokens of a checked step
   private pause = FIRST_PAUSE;
   private left = 0; // tokens of the current pause
 
-  /** True during a pause, since guessing did not pay. */
+  /** True during a pause, after guessing cost more time than it saved. */
   get paused(): boolean {
     return this.left > 0;
   }
 
-  /** Returns up to `most` guesses; none while they do not pay, or before a token without guesses was measured. */
+  /** Returns up to `most` guesses; none during a pause, or before a token without guesses was measured. */
   guesses(ids: readonly number[], most: number): number[] {
     return this.paused || !this.plain || most < 1 ? [] : draft(ids, most);
   }
@@ -46,7 +46,7 @@ export class Guessing {
     this.left = Math.max(0, this.left - tokens);
   }
 
-  /** Adds a step with guesses, of which `accepted` were right. */
+  /** Adds the time of a step with guesses. `accepted`: the number of correct guesses. */
   checkedStep(ms: number, accepted: number): void {
     this.checked = average(this.checked, ms);
     this.gained = average(this.gained, 1 + accepted);
@@ -60,9 +60,9 @@ export class Guessing {
 
 const average = (before: number, now: number): number => (before ? before + WEIGHT * (now - before) : now);
 
-/** Chooses the token after a row, whose logits are those on the device. */
+/** Chooses the token after a row. The device must hold the logits of this row. */
 interface Choice {
-  /** Begins to choose on the device, which may not be able to decide: null. */
+  /** Starts the choice on the device. Resolves to null if the device cannot decide. */
   device: () => Promise<Token | null>;
   page: () => Promise<Token>;
 }
@@ -71,7 +71,7 @@ interface Choice {
 export class Speculation {
   readonly guessing = new Guessing();
   readonly stats: SpeculationStats = { checkedSteps: 0, guessedTokens: 0, acceptedTokens: 0 };
-  private held = 0; // rows of the text that the batch's caches hold
+  private held = 0; // number of rows of the text that the batch's caches hold
 
   constructor(
     private readonly model: Model,
@@ -79,8 +79,9 @@ export class Speculation {
   ) {}
 
   /**
-   * Returns the tokens that follow the stretch's text, of which `taken` were chosen before: the right guesses and one
-   * more; none without guesses. The caches then hold the rows of all but the last.
+   * Returns the tokens that follow the stretch's text: the correct guesses and one more token. Without guesses, returns
+   * an empty list. `taken`: the number of the stretch's earlier tokens. The caches then hold the rows of all returned
+   * tokens but the last.
    */
   async step({ text, count, run, sampler, drawn }: Stretch, taken: number): Promise<Token[]> {
     const { sampling, manifest } = this.model;
@@ -88,7 +89,7 @@ export class Speculation {
     const guesses = this.guessing.guesses(text, rows - 1);
     if (!guesses.length) return [];
     const start = performance.now();
-    const first = text.length - 1; // the position of the last token, whose row is the first to compute
+    const first = text.length - 1; // position of the last token: its row is computed first
     this.issue(first, [text[first]!, ...guesses]);
     const choices = [0, ...guesses].map((_, i): Choice => {
       const before = [...text, ...guesses.slice(0, i)];
@@ -104,9 +105,10 @@ export class Speculation {
   }
 
   /**
-   * Returns the next tokens of a text whose logits are on the device, of which `taken` were chosen before: the right
-   * guesses of what a constraint forces, and one more; none if too little is forced. The caches then hold the rows of
-   * all but the last.
+   * Returns the next tokens of a text whose logits are on the device: the forced tokens before the first that the model
+   * does not choose, and one more token. Returns an empty list if fewer than `FEWEST_FORCED` tokens are forced.
+   * `taken`: the number of the stretch's earlier tokens. The caches then hold the rows of all returned tokens but the
+   * last.
    */
   async forced(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
     const { text, run, sampler, drawn } = stretch;
@@ -123,7 +125,7 @@ export class Speculation {
     };
     const first = choice(allowed, 0);
     const drawnFirst = first.device();
-    drawnFirst.catch(() => {}); // awaited after the others are issued
+    drawnFirst.catch(() => {}); // awaited below, after the other rows are issued
     this.issue(text.length, guesses);
     const after = await matcher.after(guesses);
     const end = after.indexOf(null);
@@ -144,7 +146,7 @@ export class Speculation {
     return chosen;
   }
 
-  /** Returns the tokens of the text that is forced, as many as can be checked at once; none if guessing pauses. */
+  /** Returns the tokens of the forced text, as many as one step can check; none if guessing pauses. */
   private forcedIds({ count, sampler }: Stretch, taken: number, allowed: Allowed): number[] {
     const most = Math.min(this.several.size, count - taken - 1);
     if (!allowed.forced || most < FEWEST_FORCED || sampler.adjusts || this.guessing.paused) return [];
@@ -157,23 +159,23 @@ export class Speculation {
     }
   }
 
-  /** Computes tokens as rows of the text from position `first` on. */
+  /** Computes the rows of `tokens`, which are at the positions from `first` on in the text. */
   private issue(first: number, tokens: readonly number[]): void {
     this.several.adopt(Math.min(this.held, first), first);
     this.several.check(first, tokens);
   }
 
-  /** Begins to choose a token after each row. */
+  /** Starts the choice of the token after each row. */
   private drawing(choices: readonly Choice[]): Promise<Token | null>[] {
     return choices.map(({ device }, row) => {
       this.several.take(row);
       const token = device();
-      token.catch(() => {}); // a caller that awaits it receives the error
+      token.catch(() => {}); // callers that await the token receive the error
       return token;
     });
   }
 
-  /** Returns the tokens chosen after the rows, up to the first that differs from the guess of the next row. */
+  /** Returns the tokens chosen after the rows, up to the first token that differs from its guess. */
   private async chosen(
     drawing: readonly Promise<Token | null>[],
     choices: readonly Choice[],
@@ -193,7 +195,7 @@ export class Speculation {
     return chosen;
   }
 
-  /** Copies the first `rows` rows to the text's caches, and writes the last token to where the device reads it. */
+  /** Copies the first `rows` rows to the text's caches, and writes the last token for the device's next step. */
   private keep(first: number, chosen: readonly Token[], rows: number, guessed: number): void {
     const { cache } = this.model;
     this.several.restore(first, rows);
@@ -206,7 +208,7 @@ export class Speculation {
     this.stats.acceptedTokens += chosen.length - 1;
   }
 
-  /** Adds the time of a checked step, except of a text's first: drivers compile shaders at the first draw. */
+  /** Adds the time of a checked step. Skips the first of a text, because drivers compile shaders at the first draw. */
   private measured(start: number, chosen: readonly Token[]): void {
     if (this.stats.checkedSteps > 1) this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
   }

@@ -1,4 +1,4 @@
-// Generates tokens together with a server: runs the first blocks here, sends hidden states and receives tokens.
+// Generates tokens together with a server: runs the first blocks in the page, sends hidden states and receives tokens.
 
 import { must, PageError } from "../gl/errors";
 import { writeState } from "./capture";
@@ -29,7 +29,8 @@ export class SplitGenerator {
   }
 
   /**
-   * Generates tokens with the server: sends hidden states, then receives tokens or, if the head is local, samples them.
+   * Generates tokens with the server: sends hidden states and receives tokens. If the head (the final norm and the
+   * logits) is local, receives hidden states and samples the tokens.
    */
   async *generate({ text, count, run, sampler, drawn }: Stretch): AsyncGenerator<Token> {
     const { temperature, topK, topP, minP, seed } = sampler.settings;
@@ -68,14 +69,14 @@ export class SplitGenerator {
     return this.model.sampling.logits();
   }
 
-  /** Reports a token that this page alone computed, with this many blocks, in this many milliseconds. */
+  /** Reports a token that this page computed alone, with `blocks` blocks in `localMs` milliseconds. */
   report(blocks: number, localMs: number): void {
     this.model.split?.report({ blocks, rows: 1, sent: 0, received: 0, localMs, networkMs: 0, remoteMs: 0 });
   }
 
   /**
-   * Runs the rows of `ids` that the page and the server do not hold yet. Resolves to the token after them, and after
-   * each of `guesses` up to the first wrong one. If the session is lost, all rows are sent again without guesses.
+   * Runs the rows of `ids` that the page or the server does not hold yet. Resolves to the token after `ids`, and the
+   * token after each of `guesses` up to the first wrong guess. If the server has lost rows, sends these rows again.
    */
   private async cross(
     ids: readonly number[],
@@ -87,10 +88,10 @@ export class SplitGenerator {
     for (let replays = 0; ; replays++) {
       if (replays > MAX_REPLAYS) {
         throw new PageError(
-          `The server lost the text ${MAX_REPLAYS} times while reading it. Check the connection to it.`,
+          `The server lost the text ${MAX_REPLAYS} times while reading it. Check the connection to the server.`,
         );
       }
-      // the caller continues here
+      // the caller continues in the page
       if (!this.model.placement.server) throw new PageError("All blocks run in this page now.");
       await split.connect(signal);
       try {
@@ -108,7 +109,7 @@ export class SplitGenerator {
     }
   }
 
-  /** Runs the rows chunk by chunk in this page and sends each chunk's hidden states. Resolves when all are sent. */
+  /** Runs the missing rows in this page, chunk by chunk, and sends the hidden states. Returns the pending answers. */
   private async send(ids: readonly number[], ask: Ask, guesses: readonly number[]): Promise<Promise<Stepped>[]> {
     const { split } = this;
     const { cache, placement } = this.model;
@@ -133,14 +134,14 @@ export class SplitGenerator {
     return answers;
   }
 
-  /** Returns one chunk for a token and its guesses; null if the chunk exceeds the context on either side. */
+  /** Returns one chunk for a token and the guesses after it; null if the chunk exceeds the context on either side. */
   private guessed(start: number, valid: number): Chunk | null {
     const { cache, manifest } = this.model;
     const size = Math.min(...cache.known.filter((s) => s >= valid));
     return start + Math.max(size, MAX_GUESSES + 1) <= manifest.config.n_positions ? { start, valid, size } : null;
   }
 
-  /** Samples the token after the server's last hidden state in the page. */
+  /** Samples in the page the token after the server's last hidden state. */
   private async finished({ hidden, crossing }: Stepped, sampler: Sampler, step: number, top = 0): Promise<Token> {
     const { sampling } = this.model;
     const start = performance.now();
@@ -155,7 +156,7 @@ export class SplitGenerator {
     return token;
   }
 
-  /** Plays the head for the last of these hidden states. The device then holds its logits. */
+  /** Plays the head for the last of these hidden states. The device then holds the logits of that state. */
   private playHead(states: Float32Array): void {
     const { player, programs } = this.model;
     const view = must(programs.generate.views["hidden.1"], "view hidden.1");
@@ -163,7 +164,7 @@ export class SplitGenerator {
     player.play("head");
   }
 
-  /** Runs a chunk of `ids` through the local blocks and returns their hidden states, `[valid, n_embd]`. */
+  /** Runs a chunk of `ids` through the local blocks and returns the hidden states after them, `[valid, n_embd]`. */
   private async hidden(ids: readonly number[], chunk: Chunk): Promise<Float32Array> {
     const { cache, placement, programs, player } = this.model;
     const name = entryOf(chunk);

@@ -1,4 +1,4 @@
-// Encodes the messages of docs/reference/protocols.md (a JSON header and a payload) and the bytes of hidden states.
+// Encodes and decodes the messages of docs/reference/protocols.md (a JSON header and a payload) and hidden states.
 
 import type { WIRES } from "../generated/protocols";
 import type { ServerMessage } from "../generated/split-messages";

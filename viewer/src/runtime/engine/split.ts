@@ -1,4 +1,5 @@
-// Runs a model's later blocks on a server: sends hidden states and receives tokens, over a WebSocket that reconnects.
+// Connects to a server that runs a model's later blocks: sends hidden states and receives tokens, over a WebSocket that
+// reconnects.
 
 import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { AGAIN, ANSWER_TIMEOUT_MS, PROTOCOL } from "../generated/protocols";
@@ -24,11 +25,11 @@ export interface SplitSettings {
   server: string;
   wire: Wire;
   digest: string;
-  /** The part that the server runs; null: the page holds all blocks, and `Split.aim` sets the server's part. */
+  /** The blocks (and head) that the server runs; null: the page holds all blocks too, and `Split.aim` sets the part. */
   rest: string | null;
   /** The side that computes the logits if the split point is fixed. */
   head: "server" | "page";
-  /** Names of the residual stream, after the embedding and after each block of both sides. */
+  /** Names of the residual stream: after the embedding, and after each block of both sides. */
   stream: string[];
 }
 
@@ -60,7 +61,7 @@ export interface Crossing {
   remoteMs: number;
 }
 
-/** Thrown if the server's session has only `held` rows: the later ones must be sent again. */
+/** Thrown if the server's session (its cache of a text) holds only `held` rows: later rows must be sent again. */
 export class Forgotten extends Error {
   constructor(readonly held: number) {
     super(`the session holds ${held} rows`);
@@ -83,10 +84,13 @@ interface Waiting {
   reject: (error: Error) => void;
 }
 
-const LATEST = 8; // round trips over which latency is judged
+const LATEST = 8; // number of round trips whose mean decides if latency is high
 const HIGH_LATENCY = 20; // minimum ms on the network that counts as high latency
 
-/** True if these round trips spend, on average, longer on the network than both sides compute. */
+/**
+ * True if there are at least `LATEST` round trips and their mean time on the network is more than `HIGH_LATENCY` ms and
+ * more than the mean time that both sides spend on computing.
+ */
 export function highLatency(latest: readonly Pick<Crossing, "localMs" | "networkMs" | "remoteMs">[]): boolean {
   const mean = (value: (c: (typeof latest)[number]) => number) =>
     latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
@@ -105,17 +109,17 @@ export class Split {
   /** The access token, for a server that requires one. */
   token: string | null = null;
   reconnects = 0;
-  /** True to guess several tokens and check them in one round trip; null: only if latency is high. */
+  /** True: guess several tokens and check them in one round trip; null: only if latency is high. */
   speculate: boolean | null = null;
-  /** Number of guessed tokens, and of correct ones. */
+  /** Number of guessed tokens (`guessed`), and of correct guesses (`accepted`). */
   guessed = 0;
   accepted = 0;
   private readonly latest: Crossing[] = [];
-  /** Returns true while a server is needed, so that a lost connection is made again at once. */
+  /** True while a server is needed: a lost connection is then made again at once. */
   wanted: () => boolean = () => true;
   /** The part that the server runs. */
   part: string;
-  private opening = ""; // the part that the connection being made is for
+  private opening = ""; // the part that the latest `hello` requested
   private readonly socket: ReconnectingSocket;
   private session: string | null = null;
   private next = 0;
@@ -144,7 +148,7 @@ export class Split {
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
   }
 
-  /** The state of the connection, and what is wrong with it. Reading them subscribes to their changes. */
+  /** The state of the connection; `problem` describes what is wrong. Reading either subscribes to its changes. */
   get status(): SplitStatus {
     return this.socket.state.value.status;
   }
@@ -160,7 +164,7 @@ export class Split {
 
   /** Reports the cost of a token. */
   report(crossing: Crossing): void {
-    this.crossed.value = { ...crossing }; // another object, so that an equal cost is a change too
+    this.crossed.value = { ...crossing }; // a new object, so that the signal reports an equal cost too
   }
 
   /** True if tokens are to be guessed. */
@@ -168,14 +172,17 @@ export class Split {
     return this.speculate ?? highLatency(this.latest);
   }
 
-  /** Returns how many of these ids' rows the server holds. The last row does not count: the next token follows it. */
+  /**
+   * Returns how many leading rows of `ids` the server holds. The last row does not count, because it must be sent to
+   * get the next token.
+   */
   common(ids: readonly number[]): number {
     let held = 0;
     while (held < ids.length - 1 && held < this.held.length && ids[held] === this.held[held]) held++;
     return held;
   }
 
-  /** Connects, unless connected. Tries for `TIMES.retry` ms or until `signal` aborts. */
+  /** Connects unless connected. Tries for `TIMES.retry` ms or until `signal` aborts. */
   async connect(signal?: AbortSignal): Promise<void> {
     if (this.socket.connected) return;
     return this.unlessStopped(this.socket.connect(), signal);
@@ -200,7 +207,7 @@ export class Split {
     return encode(hello);
   }
 
-  /** Takes the answer to `hello`. */
+  /** Receives the answer to `hello`. Throws if the server does not admit this page. */
   private admit(data: SocketData): true {
     const { header } = decode(data as ArrayBuffer);
     if (header.op === "error") {
@@ -269,7 +276,10 @@ export class Split {
     });
   }
 
-  /** Sends the hidden states `[n, width]` of rows `pos`.. of `ids`. With `ask`, the answer has the token after them. */
+  /**
+   * Sends the hidden states `[n, width]` of `n` rows of `ids`, from row `pos` on. `own`: the number of blocks that the
+   * page ran for these rows, and the time in ms. With `ask`, the answer has the token after these rows.
+   */
   async step(
     ids: readonly number[],
     pos: number,
@@ -288,7 +298,7 @@ export class Split {
     this.guessed += guessed;
     this.accepted += guessed ? tokens.length - 1 : 0;
     const remoteMs = answer.header.ms ?? 0;
-    const rows = guessed ? tokens.length : n; // that the server retains
+    const rows = guessed ? tokens.length : n; // rows that the server retains
     const crossing = {
       blocks: own.blocks,
       rows,
@@ -308,9 +318,9 @@ export class Split {
   }
 
   /**
-   * Returns activations of the server's blocks for the hidden states `[n, width]` of a text's rows from the first on.
-   * With `end`, also returns the logits, or the last hidden states if the page has the head. With `head`, the rows go
-   * straight to the head; they may then be states between any blocks.
+   * Returns activations of the server's blocks. `states` are the hidden states `[n, width]` of a text's first `n` rows.
+   * With `end`, also returns the logits, or the last hidden states if the page has the head. With `head`, the server
+   * passes the rows straight to the head; the rows may then be states after any block.
    */
   async look(
     states: Float32Array,
@@ -333,14 +343,14 @@ export class Split {
     }
   }
 
-  /** Abandons requests that wait for an answer, since all blocks run in the page now. */
+  /** Abandons requests that wait for an answer, and the session. Call this when all blocks run in the page. */
   leave(): void {
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
     this.held = [];
     this.session = null;
   }
 
-  /** Connects again with an access token, after the server refused. */
+  /** Connects again with an access token, after the server has refused the connection. */
   async retry(token: string): Promise<void> {
     this.token = token;
     await this.connect();
@@ -350,7 +360,7 @@ export class Split {
 /** Returns the text of a server's error message. */
 const report = ({ message }: Failed) => `The server reports: ${message}.`;
 
-/** Returns the tokens of an answer, from 1 to `most`. */
+/** Returns the 1 to `most` tokens of an answer. Throws PageError for any other number. */
 function chosen(header: Answer["header"], most: number): Chosen[] {
   const tokens: unknown = header.op === "stepped" && header.tokens;
   if (
@@ -361,7 +371,7 @@ function chosen(header: Answer["header"], most: number): Chosen[] {
   ) {
     throw new PageError("The server answered without a token.");
   }
-  const weighed = (header as StepAnswer).top ?? []; // (id, p, sampled), own one first
+  const weighed = (header as StepAnswer).top ?? []; // (id, p, sampled) of the token itself, then of its alternatives
   return (tokens as number[]).map((id, i) => {
     const [own, ...best] = weighed[i] ?? [];
     if (!own) return { id };

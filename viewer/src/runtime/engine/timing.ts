@@ -1,4 +1,4 @@
-// Measures the time of each pass, by timer queries if they are reliable, else by the slope over repeats.
+// Measures the time of each pass: by timer queries if they are reliable, else by the time that each repeat adds.
 
 import type { Model } from "./model";
 import { must } from "../gl/errors";
@@ -30,7 +30,7 @@ export async function timePasses(
   const { gl, software } = model.device;
   await model.player.prepare(entry.name);
   await model.cache.rewind(ids, entry.name);
-  // Software drivers report the time of recording, not of drawing.
+  // Software drivers report the time of recording commands, not of drawing.
   const extension = software ? null : (gl.getExtension("EXT_disjoint_timer_query_webgl2") as TimerQueries | null);
   const queried = extension && (await byQueries(model, entry, extension));
   return queried ?? { how: "the slope over repeats", us: await bySlope(model, entry, onProgress) };
@@ -74,7 +74,8 @@ async function bySlope(
   for (const [i, pass] of entry.passes.entries()) {
     const [texture] = pass.outputs[0]!;
     const { role, height } = must(player.program.textures[texture], `texture ${texture}`);
-    // A read of zeros waits (see Reader), so read a row with values: sums may begin, and caches end, with empty rows.
+    // A read of zeros waits longer (see Reader), so read a row with values. Textures of sums may begin with empty rows;
+    // caches may end with them.
     const row = role === "scratch" ? height - 1 : 0;
     player.play(entry.name, i, i + 1);
     const run = async (times: number): Promise<number> => {
@@ -82,7 +83,7 @@ async function bySlope(
       const start = performance.now();
       for (let k = 0; k < times; k++) {
         player.play(entry.name, i, i + 1);
-        device.gl.flush(); // a driver may drop a draw that a later one overwrites completely, but not after a flush
+        device.gl.flush(); // without a flush, a driver may drop a draw that a later draw overwrites
       }
       await player.read(texture, row, 1);
       return performance.now() - start;

@@ -1,4 +1,4 @@
-// The steps of a tokenizer before its merges, with the results of Hugging Face's `tokenizers`.
+// Runs the steps of a tokenizer that precede its merges. The results equal those of Hugging Face's `tokenizers`.
 
 import { GPT2, MAX_GROWTH, PATTERNS } from "../generated/patterns";
 import type { TokenizerSchema } from "../generated/tokenizer";
@@ -9,7 +9,7 @@ export type PreTokenizer = Exclude<TokenizerSchema["pre_tokenizer"], null | unde
 type Step<T> = Exclude<T, { type: "Sequence" }>;
 type Behavior = "Removed" | "Isolated" | "MergedWithPrevious" | "MergedWithNext" | "Contiguous";
 
-/** A part of a text; `first`: at the text's beginning. */
+/** A part of a text. `first`: true if the part is at the beginning of the text. */
 export interface Piece {
   text: string;
   first: boolean;
@@ -18,7 +18,7 @@ export interface Piece {
 const encoder = new TextEncoder();
 const byteLetters = (text: string) => Array.from(encoder.encode(text), (byte) => LETTERS[byte]!).join("");
 
-/** Returns a regular expression of a tokenizer.json; null for an unknown one, which may take any time. */
+/** Returns the expression for a pattern of a tokenizer.json; null: the pattern is unknown and might run for hours. */
 function known(pattern: string): RegExp | null {
   const source = Object.hasOwn(PATTERNS, pattern) ? (PATTERNS as Record<string, string>)[pattern] : undefined;
   return source === undefined ? null : new RegExp(source, "gu");
@@ -29,11 +29,11 @@ const escaped = (text: string) => new RegExp(text.replace(/[\\^$*+?.()|[\]{}/-]/
 function expression(pattern: { String: string } | { Regex: string }): RegExp {
   if ("String" in pattern) return escaped(pattern.String);
   const found = known(pattern.Regex);
-  if (!found) throw new Error(`the regular expression ${pattern.Regex.slice(0, 80)} is not one that the page knows`);
+  if (!found) throw new Error(`the regular expression ${pattern.Regex.slice(0, 80)} is not supported by this page`);
   return found;
 }
 
-/** Returns the function of a normalizer. Throws an Error that says what is not supported. */
+/** Returns a function that applies a normalizer. Throws an Error that names an unsupported part. */
 export function normalizer(whole: Normalizer | null | undefined): (text: string) => string {
   if (!whole) return (text) => text;
   const steps = whole.type === "Sequence" ? whole.normalizers : [whole];
@@ -43,7 +43,7 @@ export function normalizer(whole: Normalizer | null | undefined): (text: string)
   return (text) => functions.reduce((found, step) => step(found), text);
 }
 
-/** Returns the maximum number of characters that one becomes; a regular expression may match an empty text. */
+/** Returns the maximum number of characters that a step makes of one character; a regex may match an empty text. */
 function growth(step: Step<Normalizer>): number {
   if (step.type !== "Replace") return 1;
   const most = Array.from(step.content).length;
@@ -57,7 +57,7 @@ function normalizing(step: Step<Normalizer>): (text: string) => string {
     case "NFKC":
     case "NFKD":
       return (text) => text.normalize(step.type);
-    case "Lowercase": // each character alone, unlike toLowerCase of a word that ends in a sigma
+    case "Lowercase": // each character alone: toLowerCase treats a sigma at a word's end differently
       return (text) => Array.from(text, (char) => char.toLowerCase()).join("");
     case "StripAccents":
       return (text) => text.replace(/\p{M}/gu, "");
@@ -78,7 +78,7 @@ function normalizing(step: Step<Normalizer>): (text: string) => string {
   }
 }
 
-/** Returns the function of a pre-tokenizer. Throws an Error that says what is not supported. */
+/** Returns a function that applies a pre-tokenizer. Throws an Error that names an unsupported part. */
 export function preTokenizer(whole: PreTokenizer | null | undefined): (piece: Piece) => Piece[] {
   if (!whole) return (piece) => [piece];
   const functions = (whole.type === "Sequence" ? whole.pretokenizers : [whole]).map(splitting);
@@ -125,7 +125,10 @@ function splitting(step: Step<PreTokenizer>): (piece: Piece) => Piece[] {
   }
 }
 
-/** Splits a piece at the matches of a pattern, as `behavior` says. */
+/**
+ * Splits a piece at the matches of a pattern. `behavior` decides where each match goes. `invert` exchanges the matches
+ * and the text between them.
+ */
 function split({ text, first }: Piece, pattern: RegExp, behavior: Behavior, invert = false): Piece[] {
   let parts: { text: string; match: boolean }[] = [];
   let end = 0;

@@ -1,4 +1,4 @@
-// Converts text to ids and back as tokenizer.json says, with the same ids as the desktop.
+// Converts text to ids and back as tokenizer.json specifies, with the same ids as the desktop.
 
 import { MAX_IDS, MAX_RUN } from "../generated/patterns";
 import type { TokenizerSchema } from "../generated/tokenizer";
@@ -30,7 +30,7 @@ export abstract class Vocabulary {
     return this.encode(text);
   }
 
-  /** Returns the ids of a chat turn. Its pieces are ids of special tokens, texts, and null for the message. */
+  /** Returns the ids of a chat turn. `pieces` holds ids of special tokens, texts, and null for the message. */
   turn(pieces: readonly (number | string | null)[], message: string): number[] {
     const ids: number[] = [];
     let text = "";
@@ -50,7 +50,7 @@ export abstract class Vocabulary {
     return text + decoder.flush();
   }
 
-  /** Returns a streaming decoder. It returns a character once its last byte has arrived. */
+  /** Returns a streaming decoder. `push` returns a character once its last byte has arrived. */
   stream(): { push(id: number): string; flush(): string } {
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
     return {
@@ -77,7 +77,7 @@ const damaged = (why: string) => damagedFile("tokenizer.json", why);
 const PAIR = MAX_IDS; // greater than any id
 const BLANK = /^\p{White_Space}$/u;
 
-/** Splits a text within each run of blanks, or of other characters, after every `most` characters of the run. */
+/** Splits long runs: a run of blanks, or of other characters, is split after every `most` characters. */
 export function parts(text: string, most = MAX_RUN): string[] {
   if (text.length <= most) return [text];
   const found: string[] = [];
@@ -108,7 +108,7 @@ interface Added {
   right: boolean;
 }
 
-/** Added tokens by text, and the expression that finds them: of several at one place, the longest. */
+/** Finds added tokens in a text. Of several added tokens at one position, finds the longest. */
 class AddedTokens {
   private readonly tokens = new Map<string, Added>();
   private readonly pattern: RegExp | null;
@@ -123,7 +123,7 @@ class AddedTokens {
     this.pattern = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
   }
 
-  /** Returns the ids of the added tokens in a text, and the pieces between them. */
+  /** Returns the ids of the added tokens in a text, and the pieces between them. `ordinary`: ignores special tokens. */
   split({ text, first }: Piece, ordinary: boolean): (number | Piece)[] {
     const found: (number | Piece)[] = [];
     let start = 0;
@@ -151,7 +151,7 @@ const WORD = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
 const [FIRST_WORD, LAST_WORD] = [new RegExp(`^${WORD}`, "u"), new RegExp(`${WORD}$`, "u")];
 const BYTE = /^<0x([0-9A-F]{2})>$/;
 
-/** Returns the function from a token to its bytes, by the decoder; without one, \u2581 is a blank. */
+/** Returns the decoder's function that maps a token to its bytes. Without a decoder, \u2581 is a blank. */
 function decoding(data: TokenizerSchema): (token: string) => Uint8Array {
   const { decoder } = data;
   const parts = !decoder ? [] : decoder.type === "Sequence" ? decoder.decoders : [decoder];
@@ -178,7 +178,7 @@ function decoding(data: TokenizerSchema): (token: string) => Uint8Array {
 
 const LETTER_BYTE = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
-/** Returns the page's tokenizer of a tokenizer.json and the special tokens by role (see gguf/tokenizer.ts). */
+/** Returns the page's form of a tokenizer.json with the special tokens by role (see gguf/tokenizer.ts). */
 export function tokenizerData({ document, roles }: Pick<TokenizerFiles, "document" | "roles">): TokenizerSchema {
   const { vocab } = document.model;
   const known = new Set(document.added_tokens.map(({ content }) => content));
@@ -205,10 +205,11 @@ export class Tokenizer extends Vocabulary {
   private readonly vocab: ReadonlyMap<string, number>;
   private readonly tokens = new Map<number, string>();
   private readonly bytesOf: (token: string) => Uint8Array;
-  /** The bytes of added tokens, and of others that were asked for. */
+  /** The bytes of added tokens, and of other tokens after their first use. */
   private readonly bytes = new Map<number, Uint8Array>();
-  /** The rank of each pair of ids, and the id that each rank makes. */
+  /** The rank of each pair of ids. */
   private readonly ranks = new Map<number, number>();
+  /** The id that a merge of each rank makes. */
   private readonly made: number[] = [];
   private readonly raw: AddedTokens;
   private readonly normalized: AddedTokens;
@@ -251,7 +252,7 @@ export class Tokenizer extends Vocabulary {
 
   private learn(merge: unknown): void {
     const pair: unknown[] = typeof merge === "string" ? merge.split(" ") : Array.isArray(merge) ? merge : [];
-    const [first, second] = pair as string[]; // the map has no other keys than strings
+    const [first, second] = pair as string[]; // a value that is not a string is not found in the map
     const [left, right] = [this.vocab.get(first!), this.vocab.get(second!)];
     const made = this.vocab.get(`${first}${second}`);
     if (pair.length !== 2 || left === undefined || right === undefined || made === undefined) {
@@ -261,12 +262,12 @@ export class Tokenizer extends Vocabulary {
     this.ranks.set(left * PAIR + right, this.made.push(made) - 1);
   }
 
-  /** Returns the ids of a prompt, including the special tokens that the tokenizer adds before and after it. */
+  /** Returns the ids of a prompt, including the special tokens that the tokenizer adds before and after a text. */
   override prompt(text: string): number[] {
     return [...this.data.prefix, ...this.encode(text), ...this.data.suffix];
   }
 
-  /** Returns the ids of a text. A special token written in the text becomes its single id. */
+  /** Returns the ids of a text. Unless `ordinary`, a special token written in the text becomes its single id. */
   encode(text: string, ordinary = false): number[] {
     const ids: number[] = [];
     for (const section of this.raw.split({ text, first: true }, ordinary)) {
@@ -305,7 +306,7 @@ export class Tokenizer extends Vocabulary {
     }
   }
 
-  /** Returns the ids of a word's characters: of the letters, of their bytes, or the unknown token's. */
+  /** Returns the ids of a word's characters; for a character without an id, those of its bytes or the unknown token. */
   private letters(word: string): number[] {
     const found: number[] = [];
     let unknown = 0; // unknown characters whose token is not yet in `found`

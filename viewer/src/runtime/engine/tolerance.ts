@@ -3,17 +3,17 @@
 export interface Tolerance {
   /** Allowed error of a tensor, relative to the root mean square (RMS) of each token's values. */
   relative: number;
-  /** Allowed error of a single value, as a multiple of `relative`, relative to the RMS plus the value. */
+  /** Allowed error of a single value, divided by the sum of the RMS and the value, as a multiple of `relative`. */
   single: number;
-  /** Added to an RMS, in quadrature. */
+  /** A minimum of the RMS, which is added to the RMS in quadrature. */
   floor: number;
-  /** Mean KL divergence of logits, in nats. */
+  /** Allowed mean KL divergence of logits, in nats. */
   kl: number;
 }
 
 /**
- * A tensor compared with its reference: its relative error, its excess (a multiple of the tolerance), and the index,
- * error and both numbers of the value with the greatest excess.
+ * A tensor compared with its reference. `relative` is its relative error; `excess` is its error as a multiple of the
+ * tolerance. The other fields describe the value with the greatest excess: its index, its error and both numbers.
  */
 export interface Measured {
   relative: number;
@@ -24,7 +24,7 @@ export interface Measured {
   there: number;
 }
 
-/** Compares `[tokens, width]` with a reference. Values that are not finite must be equal. */
+/** Compares values of shape `[tokens, width]` with a reference. Values that are not finite must be equal. */
 export function measure(here: Float32Array, there: Float32Array, width: number, tolerance: Tolerance): Measured {
   const worst = { excess: 0, at: 0, error: 0 };
   if (here.length !== there.length) return { ...worst, relative: Infinity, excess: Infinity, here: 0, there: 0 };
@@ -84,7 +84,7 @@ function logProbabilities(logits: Float32Array): Float64Array {
   return Float64Array.from(logits, (x) => x - greatest - Math.log(sum));
 }
 
-/** True if the logits of two tokens differ by no more than the tolerance, so that either may be the greedy token. */
+/** True if the logits of two tokens differ by at most the tolerance: either token may then be the greedy one. */
 export function ties(logits: Float32Array, computed: number, reference: number, tolerance: Tolerance): boolean {
   const rms = Math.sqrt(logits.reduce((s, x) => s + x * x, 0) / logits.length);
   return Math.abs(logits[computed]! - logits[reference]!) <= tolerance.relative * rms;

@@ -1,4 +1,5 @@
-// Parses the list of model sizes and texts of a page that trains. An embedding page loads it with the training.
+// Parses the list of model sizes and texts of a page that trains. An embedding page loads this module together with the
+// training code.
 
 import trainingSchema from "../../../schema/training.schema.json";
 import { byName, checked, type Listed, type Offer, type TrainingIndex } from "./manifest";

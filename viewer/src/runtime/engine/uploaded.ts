@@ -1,4 +1,4 @@
-// Uploads a matrix that another machine computed to a texture, so that it can be drawn like any other texture.
+// Uploads a matrix that a server computed to a texture, so that it can be drawn like any other texture.
 
 import type { Device, Options } from "../gl/device";
 import { Player } from "../gl/player";
@@ -14,14 +14,14 @@ export interface Uploaded {
   values: Float32Array;
 }
 
-/** Returns an activation's values in the layout of its matrix on a device, `[rows, cols]`: see `Activation`. */
+/** Returns an activation's values as a matrix of size `[rows, cols]`, in the layout that `Activation` describes. */
 export function matrixOf(
   { kind, heads }: Activation,
   { shape, data }: Values,
 ): { rows: number; cols: number; values: Float32Array } {
   if (kind === "rows" || kind === "heads") return { rows: shape[0]!, cols: shape[1]!, values: data };
   const [, total, width] = shape as [number, number, number];
-  const byHead = kind !== "cache"; // rows are token * heads + head; in a cache the heads are side by side
+  const byHead = kind !== "cache"; // row number: token * heads + head; in a cache, the heads are side by side
   const values = new Float32Array(data.length);
   for (let h = 0; h < heads; h++) {
     for (let t = 0; t < total; t++) {
@@ -32,7 +32,7 @@ export function matrixOf(
   return byHead ? { rows: total * heads, cols: width, values } : { rows: total, cols: heads * width, values };
 }
 
-/** Uploads a matrix to its own texture, split into tiles if the device requires it. The caller closes its player. */
+/** Uploads a matrix to its own texture, in tiles if the device requires it. The caller must close the player. */
 export function uploaded(
   device: Device,
   options: Options,

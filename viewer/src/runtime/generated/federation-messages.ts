@@ -1,6 +1,10 @@
 // The messages of federations, as in protocol.py and replies.py of glgpt/federation. Written by scripts/generate_schema.py.
 
-/** A client's first message: identifies it and shows that it computes the same program. */
+/**
+ * A client's first message: identifies the client, and shows that it trains with the session's program. `resume` is the
+ * key from an earlier `welcome`. `digest` and `tokenizer` are the hashes of the training program and of the tokenizer.
+ * With `own_text`, the client trains on a text that it provides.
+ */
 export interface Join {
   type: "join";
   version: 1;
@@ -14,7 +18,7 @@ export interface Join {
   own_text?: boolean;
 }
 
-/** Asks for `pong` with the same number; `ms` is the last round trip that the client measured. */
+/** Requests a `pong` with the same number `n`; `ms` is the last round trip time that the client measured. */
 export interface Ping {
   type: "ping";
   n: number;
@@ -29,7 +33,10 @@ export interface Progress {
   tokens_per_s?: number;
 }
 
-/** Announces a client's result of a round; `bytes` of data follow in frames. Losses are in nats per token. */
+/**
+ * Announces a client's result of a round, which follows in frames of `bytes` bytes in total. `loss` is in nats per
+ * token.
+ */
 export interface Update {
   type: "update";
   round: number;
@@ -45,7 +52,7 @@ export interface Update {
 
 export type ClientMessage = Join | Update | Progress | Ping;
 
-/** Accepts or rejects an update; without `attempt`, rejects a message that is not valid. */
+/** Accepts or rejects an update. Without `attempt`, rejects an invalid message instead. */
 export interface AnswerMessage {
   type: "accepted" | "rejected";
   attempt?: string;
@@ -66,7 +73,7 @@ export interface FiguresMessage {
   rounds: readonly RoundFigures[];
 }
 
-/** Reports how many frames of an update have arrived; `ready` asks for the others. */
+/** Reports that `have` frames of an update have arrived; `ready` requests the remaining frames. */
 export interface FramesMessage {
   type: "ready" | "ack";
   attempt: string;
@@ -92,7 +99,7 @@ export interface PongMessage {
   n: number;
 }
 
-/** A finished round; its validation and sample follow some seconds after the rest. */
+/** A finished round. `validation_loss` and `sample` are missing until the model has been evaluated. */
 export interface RoundFigures {
   round: number;
   clients?: number;
@@ -103,7 +110,7 @@ export interface RoundFigures {
   seconds?: number;
 }
 
-/** Offers a round to train; `bytes` of parameters follow in frames. */
+/** Offers a round to train. The parameters follow in frames of `bytes` bytes in total. */
 export interface RoundMessage {
   type: "round";
   round: number;
@@ -127,7 +134,7 @@ export interface RoundStatus {
   seconds_left: number;
 }
 
-/** Reports the state, once a second. */
+/** Reports the state of the session, once a second. */
 export interface StateMessage {
   round: RoundStatus | null;
   done: number;
@@ -136,7 +143,7 @@ export interface StateMessage {
   type: "state";
 }
 
-/** Admits a client; with `resume` it can rejoin as the same member. */
+/** Admits a client. With `resume`, the client can rejoin as the same member. */
 export interface WelcomeMessage {
   round: RoundStatus | null;
   done: number;
@@ -150,7 +157,7 @@ export interface WelcomeMessage {
   aside: string;
 }
 
-/** Asks a client to send its result so far. */
+/** Requests the result of the steps that a client has finished so far. */
 export interface WrapUpMessage {
   type: "wrap_up";
   attempt: string;
@@ -167,7 +174,7 @@ export type GatewayMessage =
   | PongMessage
   | ClosedMessage;
 
-/** An invitation, by the hash of its token. */
+/** An invitation; `digest` is the hash of its token. */
 export interface Invitation {
   digest: string;
   expires: number;
@@ -203,18 +210,18 @@ export interface MemberStatus {
   bytes_out: number;
 }
 
-/** A new invitation's token and its hash. */
+/** The token of a new invitation, and the token's hash. */
 export interface NewInvitation {
   token: string;
   digest: string;
 }
 
-/** The rows of a QR code, one character per module: "1" is dark. */
+/** The rows of a QR code, as strings with one character per module: "1" is dark. */
 export interface QrCode {
   rows: readonly string[];
 }
 
-/** Why a call failed. */
+/** Reports why a REST call failed. */
 export interface RefusedAnswer {
   error: string;
 }
@@ -238,7 +245,7 @@ export interface Status {
   history: readonly RoundFigures[];
 }
 
-/** The public facts of a session, for invited devices. The answer also has the other fields of `Session`. */
+/** The public facts of a session, for invited devices. The answer has all other fields of `Session` too. */
 export interface Terms {
   id: string;
   name: string;
@@ -253,18 +260,18 @@ export interface Terms {
   ids: TokenIds;
 }
 
-/** The settings of the training that a page needs; the answer has all of them. */
+/** The training settings that a page needs. The answer has all other settings too. */
 export interface TermsSettings {
   seed: number;
   tokenizer: string;
 }
 
-/** A new token of a host. */
+/** A new token for the host. */
 export interface TokenAnswer {
   token: string;
 }
 
-/** The type and number of the text's ids. */
+/** The data type and the number of the text's token ids. */
 export interface TokenIds {
   dtype: string;
   count: number;

@@ -1,12 +1,12 @@
 // The types of viewer/schema/manifest.schema.json. Written by scripts/generate_schema.py.
 
-/** A part of a block that adds to the residual stream, and the activation that it adds. */
+/** A part of a block (attention or MLP), and `out`, the activation that it adds to the residual stream. */
 export interface AddedPart {
   part: string;
   out: string;
 }
 
-/** The sizes of the model; the other fields are those of its family. */
+/** The sizes of the model; further fields are those of the model's family. */
 export interface Config {
   vocab_size: number;
   n_positions: number;
@@ -22,7 +22,7 @@ export interface ExamplePrompt {
   text: string;
 }
 
-/** The model family's names, with captions and explanations; {} in a name stands for a block's number. */
+/** The names that a model family uses, with captions and explanations; {} in a name stands for a block's number. */
 export interface Family {
   /** Prefixes of the names in a block; the first is that of its activations */
   blocks: readonly string[];
@@ -40,7 +40,7 @@ export interface Family {
   names: readonly NamedThing[];
 }
 
-/** An activation, as a manifest lists it; see `glgpt.models.activations.Activation`. */
+/** An activation in a manifest; see `glgpt.models.activations.Activation`. */
 export interface ListedActivation {
   name: string;
   kind: "rows" | "heads" | "cache" | "scores" | "pattern";
@@ -50,19 +50,22 @@ export interface ListedActivation {
 
 /** The size and SHA-256 of a file. */
 export interface ListedFile {
-  /** size of a file; a page fetches no more than this */
+  /** size of a file in bytes; a page fetches at most this many */
   bytes: number;
   sha256: string;
 }
 
-/** A cell of a block: the activations of the block that it shows, and the part that adds them. */
+/**
+ * A stage in a manifest: `shows` are the activations that the cell shows. `adds` is the part of the block (attention or
+ * MLP) whose output is added to the residual stream here; None: nothing is added.
+ */
 export interface ListedStage {
   title: string;
   shows: readonly string[];
   adds: string | null;
 }
 
-/** An activation, parameter, state or pass, with its caption and explanation. */
+/** An activation, parameter, state or pass, with its caption `title` and its explanation `about`. */
 export interface NamedThing {
   name: string;
   title?: string;
@@ -77,14 +80,18 @@ export interface PageSampling {
   min_p?: number;
 }
 
-/** The files of the programs recorded for one kernel and one layout of one-row products, and of their probes. */
+/**
+ * The files of a recording and of its probes. `draw_buffers` is the number of outputs of a pass that the device must
+ * support. `rows` are the columns that a fragment takes in a one-row product (as in decoding a token): neighbouring or
+ * distant ones.
+ */
 export interface RecordingFiles {
   draw_buffers: number;
   kernel: string;
   rows: "strided" | "contiguous";
   /** only for devices that blend floats (EXT_float_blend) */
   blends?: boolean;
-  /** only for devices whose derivatives differ from column to column of a quad */
+  /** only for devices that compute separate derivatives for each column of a quad */
   pairs?: boolean;
   generate: string;
   capture: string;
@@ -96,18 +103,19 @@ export interface RecordingFiles {
 }
 
 /**
- * A file of weights. A piece is (texture, layer, first row, rows). Pieces follow each other, in the layout of a texture
- * without panels.
+ * A file of weights. A piece is a list [texture, layer, first row, number of rows] and stands for these rows of texels.
+ * The file holds the pieces one after the other. Rows have the layout of a texture without panels (strips of contiguous
+ * columns).
  */
 export interface Shard {
   file: string;
-  /** size of a file; a page fetches no more than this */
+  /** size of a file in bytes; a page fetches at most this many */
   bytes: number;
   sha256: string;
   pieces: readonly (readonly [string, number, number, number])[];
 }
 
-/** The head that the tour shows. */
+/** The attention head that the page's tour shows for a text, with a question about the head and the answer. */
 export interface ShownHead {
   layer: number;
   head: number;
@@ -116,16 +124,16 @@ export interface ShownHead {
   answer: string;
 }
 
-/** The server that can run a part of the model, and which part. */
+/** The server that can run a part of the model (some blocks, and the head), and a description of that part. */
 export interface SplitServer {
   server: string;
   wire: "f32" | "f16" | "int8";
   digest: string;
-  /** The part that the server runs; null: the page holds all blocks and sets the server's part at run time */
+  /** The part that the server runs; null: the page holds all blocks, and chooses at run time which of them the server runs */
   rest: string | null;
-  /** The side that computes the logits if the split point is fixed */
+  /** The side that computes the logits if `rest` is not null */
   head: "server" | "page";
-  /** Names of the residual stream, after the embedding and after each block of both sides */
+  /** Names of the residual stream's states: after the embedding, and after each block of the model */
   stream: readonly string[];
   activations: readonly ListedActivation[];
 }
@@ -134,31 +142,31 @@ export interface SplitServer {
 export interface TemplateSource {
   /** The Jinja template */
   source: string;
-  /** That for messages with tools, if it differs */
+  /** Template for messages with tools, if different */
   tools?: string;
-  /** Special tokens by role, such as bos_token, which the template reads */
+  /** The special tokens that the template reads, by role, such as bos_token */
   named: Record<string, string>;
-  /** The id of each special token, which only the template may write */
+  /** The id of each special token; only the template may write these tokens */
   special: Record<string, number>;
 }
 
 /** Constants shared by the desktop and the page. */
 export interface Tuning {
-  /** cost of decoding one token of a prompt, in units of a chunk's token */
+  /** cost of a pass of one token; the unit is the cost of a token in a chunk */
   one_token: number;
-  /** one_token for an entry that captures all activations */
+  /** one_token of a program that captures all activations */
   one_captured: number;
-  /** cost of a chunk in addition to its tokens */
+  /** cost of a chunk in addition to that of its tokens */
   per_chunk: number;
-  /** panels are used if a one-row product takes less than this share of its time without them */
+  /** panels (strips of weights) are used if they reduce a one-row product's time below this share */
   panels_pay: number;
-  /** maximum ratio of a probe's second best run to its best, if times are steady */
+  /** times are steady if the second-best run is less than this many times the best */
   steady: number;
-  /** maximum operations of one draw */
+  /** maximum number of floating-point operations in one draw */
   draw_flops: number;
-  /** maximum number of tokens that the page issues at once */
+  /** maximum number of tokens whose passes are queued at once */
   ahead: number;
-  /** number of texts that `several` of a recording continues at once */
+  /** number of texts that the program `several` continues at once */
   texts?: number;
 }
 
@@ -166,19 +174,19 @@ export interface Tuning {
 export interface ManifestDocument {
   /** Texts to start from; the page opens with the first. Empty without a tokenizer */
   prompts: readonly ExamplePrompt[];
-  /** The chat format of an instruct model: ids of special tokens, texts, and null for the message */
+  /** The chat format of an instruct model, in order: ids of special tokens, texts, and null, which stands for the message */
   chat?: readonly (string | number | null)[] | null;
   chat_template?: TemplateSource | null;
   sampling?: PageSampling;
   head?: ShownHead | null;
   schema: 3;
   glgpt: string;
-  /** the same as in index.html, by which a page notices files of another export */
+  /** id of the export; index.html has the same id if it is of the same export */
   export_id?: string;
   model: string;
   /** the format of most weights */
   dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k";
-  /** types of the model's GGUF file, if the weights are as stored there; the one of most weights first */
+  /** tensor types of the model's GGUF file, if the page has the file's weights unchanged; the type of most weights is the first */
   stored?: readonly string[] | null;
   parameters?: number;
   /** address of the page's source, http or https */
@@ -187,13 +195,13 @@ export interface ManifestDocument {
   trained_on?: string | null;
   config: Config;
   recordings: readonly RecordingFiles[];
-  /** Attention patterns that interventions can set, in the order of their numbers (ops.set_pattern) */
+  /** Attention patterns that interventions can set, in the order of the numbers that ops.set_pattern has for them */
   patterns?: readonly string[];
   tuning: Tuning;
   tokenizer: string | null;
   /** ids that end a text */
   eos?: readonly number[];
-  /** null: a page without weights has none */
+  /** null in a page without weights, which has none */
   reference: string | null;
   recorded?: string | null;
   training?: string | null;
@@ -202,6 +210,6 @@ export interface ManifestDocument {
   family: Family;
   split?: SplitServer | null;
   files: Record<string, ListedFile>;
-  /** empty where a visitor opens the weights */
+  /** empty in a page without weights, where a visitor opens a file */
   shards: readonly Shard[];
 }

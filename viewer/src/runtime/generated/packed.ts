@@ -2,7 +2,7 @@
 
 import type { View } from "./program";
 
-/** An entry of a program, with short passes. */
+/** An entry of a program, with packed passes. */
 export interface PackedEntry {
   name: string;
   inputs: readonly string[];
@@ -25,7 +25,7 @@ export interface PackedDocument {
   ])[];
   views: Record<string, View>;
   lines: readonly string[];
-  /** runs over the lines: first line, number of lines, and so on */
+  /** runs over the lines of sources.bin and `lines`: first line and number of lines of each run */
   shaders: Record<string, readonly number[]>;
   kinds: readonly (readonly [
     string,

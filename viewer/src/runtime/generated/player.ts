@@ -1,39 +1,42 @@
 // The types of viewer/schema/player.schema.json. Written by scripts/generate_schema.py.
 
-/** The fields by which a page recognises a config.json. */
+/** The fields by which a page recognises that a config.json has a shape. */
 export interface ConfigFields {
-  /** field, values that mean the same, whether a file may lack it */
+  /** fields: for each, its name, the equivalent values, and true if a file may lack the field */
   values: readonly (readonly [string, unknown, boolean])[];
   rope: Record<string, unknown> | null;
 }
 
-/** The metadata by which a page recognises a GGUF file. */
+/**
+ * The metadata by which a page recognises that a GGUF file has a shape. Keys are without the architecture's prefix,
+ * such as "llama.".
+ */
 export interface GgufKeys {
   architecture: string;
-  /** key, value, whether a file may lack it */
+  /** keys: for each, its name, its value, and true if a file may lack the key */
   values: readonly (readonly [string, unknown, boolean])[];
-  /** further keys, and the only value that a file may have; null: none */
+  /** optional keys with the only allowed value; null: the key must be absent */
   neutral: readonly (readonly [string, unknown])[];
   divisors: readonly number[] | null;
 }
 
-/** A shape, by which a page recognises its files. */
+/** A shape: its file, and the fields by which a page recognises a model's files that have the shape. */
 export interface ShapeEntry {
   bytes: number;
   sha256: string;
   name: string;
   folder: string;
   parameters: number;
-  /** positions of the page's caches, and of the model */
+  /** maximum positions: of the page's caches, then of the model */
   positions: readonly [number, number];
-  /** true if positions are a learned table */
+  /** true if the model has a table of learned position embeddings */
   learned: boolean;
   vocab: number;
   gguf: GgufKeys | null;
   config: ConfigFields;
 }
 
-/** The size and SHA-256 of a file of shapes. */
+/** The size and SHA-256 of a file that player.json refers to. */
 export interface ShapeFile {
   bytes: number;
   sha256: string;
@@ -43,9 +46,9 @@ export interface ShapeFile {
 export interface PlayerDocument {
   schema: 1;
   glgpt: string;
-  /** Format of a texture -> GGUF's types that it holds without a change of any value */
+  /** For each texture format, the types of GGUF whose values the format holds without a change */
   holds: Record<string, readonly string[]>;
-  /** The file of lines that the shaders of all programs share */
+  /** The file of GLSL source lines from which all programs' shaders are assembled */
   sources: ShapeFile;
   shapes: readonly ShapeEntry[];
 }

@@ -1,9 +1,10 @@
 // The types of viewer/schema/program.schema.json. Written by scripts/generate_schema.py.
 
 /**
- * A callable part of a program: upload `inputs`, set the scalars, play `passes`, read `outputs` (name -> view).
- * `ping_pong` are pairs of textures (old, new): the passes read the old one and write the new one. After the entry the
- * two swap names, so that the next call finds the new value under the name of the old one.
+ * A callable part of a program. To call it, a player uploads `inputs`, sets the scalars, plays `passes`, and reads
+ * `outputs` (name -> view). `ping_pong` are pairs of textures (old, new): the passes read the old texture and write the
+ * new one. After the entry the two textures swap names, so that the next call finds the new value under the name of the
+ * old texture.
  */
 export interface Entry {
   name: string;
@@ -15,14 +16,15 @@ export interface Entry {
 
 /**
  * One draw of one triangle. `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are
- * pairs (texture, layer), in the order of the colour attachments. `viewport` is (width, height) in texels; its y is 0,
- * or the value of the runtime scalar that `row` names. Its columns before `first_column` are not drawn, and no pass
- * reads them unless an earlier pass drew them: passes may draw parts of the same outputs, from left to right, each from
- * the column at which the previous one ends. With `keys`, a column holds four keys, and only the columns of the
- * positions before `pos` + `keys` are drawn and read. The cost of the pass is `flops` and `nbytes` (bytes of weights
- * read). With `slices`, as many triangles are drawn, one after the other, and each adds its colours to the outputs,
- * which are zero before the first one if `clear` is set. The shader finds the triangle's number in `slice_of_k`. Such a
- * pass, or one with `row`, draws all columns of its viewport.
+ * pairs (texture, layer), in the order of the colour attachments. `viewport` is (width, height) in texels. It begins at
+ * row 0, or at the row in the runtime scalar that `row` names. Columns of the viewport before `first_column` are not
+ * drawn, and no pass reads them unless an earlier pass drew them: several passes may draw parts of the same outputs,
+ * from left to right, and each begins at the column at which the previous one ended. With `keys`, a column holds four
+ * keys of attention, and only the columns of the positions before `pos` + `keys` are drawn and read. The cost of the
+ * pass is `flops` (multiplications and additions) and `nbytes` (bytes of weights read). With `slices`, this many
+ * triangles are drawn, one after the other, and each adds its colours to the outputs. If `clear` is set, the outputs
+ * are zero before the first triangle. The shader reads the number of the triangle from `slice_of_k`. A pass with
+ * `slices` or `row` draws all columns of its viewport.
  */
 export interface Pass {
   label: string;
@@ -40,10 +42,11 @@ export interface Pass {
 }
 
 /**
- * A 2D-array texture of four numbers a texel. `format`: float is RGBA32F (or its bits in RGBA32UI, if the device cannot
- * render to RGBA32F), uint is RGBA32UI; half is RGBA16F, or as float on a device that cannot render to it. Shaders read
- * and write half as they do float. `role`: a weight is uploaded once; a state is zero at first and persists between
- * calls; an input is uploaded before a call; scratch is undefined between calls.
+ * A 2D-array texture with four numbers in each texel. `format`: "float" is RGBA32F, or the bits of floats in RGBA32UI
+ * if the device cannot render to RGBA32F; "uint" is RGBA32UI; "half" is RGBA16F, or the same as "float" if the device
+ * cannot render to RGBA16F. Shaders read and write "half" like "float". `role`: a weight is uploaded once; a state is
+ * zero at first and persists between calls of entries; an input is uploaded before a call; scratch is undefined between
+ * calls.
  */
 export interface Texture {
   name: string;
@@ -67,7 +70,8 @@ export interface View {
 
 /**
  * Textures, shaders (name -> GLSL without a version line) and entries. `views` describes the matrix in each texture
- * that outlives a call; `scalars` are the fields of the uniform block, in order.
+ * that outlives a call, by the texture's name. `scalars` are the fields of the uniform block in their order (name ->
+ * GLSL type).
  */
 export interface Program {
   textures: Record<string, Texture>;

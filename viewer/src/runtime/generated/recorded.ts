@@ -1,6 +1,6 @@
 // The types of viewer/schema/recorded.schema.json. Written by scripts/generate_schema.py.
 
-/** A likely token, with its probability by the model and the one after sampling settings. */
+/** A likely token, with its probability before (`p`) and after (`sampled`) sampling settings are applied. */
 export interface Candidate {
   id: number;
   label: string;
@@ -8,25 +8,25 @@ export interface Candidate {
   sampled: number;
 }
 
-/** The attention over the first tokens. */
+/** The attention weights of every head for the first tokens of the text. */
 export interface RecordedAttention {
-  /** number of first tokens covered */
+  /** number of tokens, counted from the start of the text */
   tokens: number;
-  /** bytes 255 * weight^0.4 of the pairs on and below the diagonal, [layers][heads][rows][columns] */
+  /** a byte 255 * weight^0.4 for each layer, head, row and column; a row ends at its diagonal */
   data: string;
 }
 
-/** Pictures of the machine as it computes some of the tokens. */
+/** Pictures of the machine (the page's picture of the whole model) for several tokens. */
 export interface RecordedMachine {
   /** width and height of a cell in texels */
   cell: readonly [number, number];
-  /** the token of each picture, ascending */
+  /** index of the token that each picture shows, ascending */
   at: readonly number[];
-  /** bytes, 127 for zero, rows from the top: a column of cells for the embedding, each block and the logits */
+  /** a byte per texel (127 for zero), rows from the top; from the left, a column of cells for the embedding, one for each block, and one for the logits */
   pictures: readonly string[];
 }
 
-/** A token of the text; one that was generated has probabilities and candidates. */
+/** A token of the text; a generated token also has probabilities and candidates. */
 export interface RecordedToken {
   id: number;
   text: string;

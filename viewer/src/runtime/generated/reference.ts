@@ -1,6 +1,6 @@
 // The types of viewer/schema/reference.schema.json. Written by scripts/generate_schema.py.
 
-/** The fields of a tolerance that a page needs. */
+/** The fields of a tolerance that a page needs: those of `Tolerance`, `SINGLE` and `FLOOR`. */
 export interface PageTolerance {
   relative: number;
   single: number;
@@ -8,13 +8,13 @@ export interface PageTolerance {
   kl: number;
 }
 
-/** The logits from token `first` on, as float32. */
+/** The logits of the prompt's tokens from index `first` on, as float32 values. */
 export interface ReferenceLogits {
   first: number;
   data: string;
 }
 
-/** A run on the desktop that a page repeats: a prompt, its greedy continuation, logits and activations. */
+/** A run on the desktop that a page repeats: a prompt, its greedy continuation, its logits and its activations. */
 export interface ReferenceDocument {
   schema: 2;
   prompt: string | null;

@@ -2,14 +2,14 @@
 
 import type { Config, Family, ListedActivation, ListedFile, RecordingFiles, Tuning } from "./manifest";
 
-/** The tensor of a checkpoint's folder that holds a parameter. */
+/** The tensor that holds a parameter in the files of a checkpoint's folder, such as a safetensors file. */
 export interface CheckpointTensor {
   name: string;
   shape: readonly number[];
   transposed: boolean;
 }
 
-/** The tensor of a GGUF file that holds a parameter. */
+/** The tensor that holds a parameter in a GGUF file. */
 export interface FileTensor {
   name: string;
   shape: readonly number[];
@@ -18,13 +18,13 @@ export interface FileTensor {
   shift: number;
 }
 
-/** The bytes of the weights' textures, and of all. */
+/** The bytes of the textures with weights, and of all textures of the program that generates text. */
 export interface MixBytes {
   weights: number;
   all: number;
 }
 
-/** A mix of types that the shape has programs for. */
+/** A mix for which the shape has programs. */
 export interface PageMix {
   name: string;
   dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k";
@@ -33,7 +33,7 @@ export interface PageMix {
   recordings: readonly RecordingFiles[];
 }
 
-/** The manifest's fields that do not depend on the weights. */
+/** The fields of manifest.json that do not depend on a model's weights. */
 export interface ShapeManifest {
   schema: 3;
   glgpt: string;
@@ -45,21 +45,21 @@ export interface ShapeManifest {
   patterns: readonly string[];
 }
 
-/** A parameter of a shape: see `glgpt.page.player.expected`. */
+/** A parameter of a shape, and the tensors that hold it: see `glgpt.page.player.expected`. */
 export interface ShapeParameter {
   name: string;
   checkpoint: CheckpointTensor;
-  /** The first row of the tensor that is the parameter's, and the end of its rows; null: all */
+  /** The rows of the tensor that hold the parameter: [first, end), end excluded; null: all rows */
   rows: readonly [number, number] | null;
-  /** Rows and columns of the texture before heads are padded */
+  /** Rows and columns of the texture's matrix before heads are padded */
   matrix: readonly [number, number];
-  /** Axis of the texture (0: rows), heads, their width without and with padding, and kinds of heads in turn */
+  /** Axis of the texture that consists of heads (0: rows), number of heads, a head's width without and with padding, number of kinds that the checkpoint's heads alternate between (1: no alternation) */
   heads: readonly [number, number, number, number, number] | null;
   product: boolean;
   gguf: FileTensor | null;
 }
 
-/** The content of a shape's file. */
+/** The content of the file of a shape. */
 export interface ShapeDocument {
   schema: 1;
   manifest: ShapeManifest;

@@ -1,10 +1,10 @@
 // The messages of split servers, as in glgpt/wire/messages.py. Written by scripts/generate_schema.py.
 
 /**
- * Asks the side with the head for the token after the last row, sampled as a `Sampler` with `seed` would sample it.
- * `draw` is the number of earlier draws. With `guesses`, the rows are a token and guesses of the tokens after it; the
- * answer has the token after each row, up to the first wrong guess. `alternatives` is the number of likeliest tokens to
- * return with each. `logits` requests all logits of the last row.
+ * Requests the token after the last row; the part with the head samples it as a `Sampler` with `seed` would. `draw` is
+ * the number of earlier random draws. With `guesses`, the rows are a token and guesses of the tokens after it; the
+ * answer has the correct guesses and the token after them. `alternatives` is the number of likeliest tokens to return
+ * with each token. `logits` requests all logits of the last row.
  */
 export interface Ask {
   temperature?: number;
@@ -19,9 +19,9 @@ export interface Ask {
 }
 
 /**
- * Runs `n` rows from position 0 outside the session, and returns named activations of all of them. With `head`, the
- * rows go straight to the final norm and the head, so they may be states between any two blocks. The answer includes
- * the logits or the last hidden states of all rows, unless `end` is false.
+ * Requests named activations of `n` rows, which start at position 0 and do not become part of the session. With `head`,
+ * the rows go straight to the final norm and the head, so they may be states between any two blocks. The answer
+ * includes the logits or the last hidden states of all rows, unless `end` is false.
  */
 export interface Look {
   op: "look";
@@ -43,7 +43,7 @@ export interface Open {
   part?: string | null;
 }
 
-/** Runs `n` rows from position `pos`. */
+/** Requests to run `n` rows, from position `pos` on, through the server's blocks. */
 export interface Step {
   op: "step";
   seq: number;
@@ -61,7 +61,7 @@ export interface Failed {
   message: string;
 }
 
-/** The answer to `look`: names and shapes of the arrays that follow. */
+/** The answer to `look`: the names and shapes of the arrays in the payload. */
 export interface Looked {
   op: "looked";
   seq: number;
@@ -69,7 +69,7 @@ export interface Looked {
   ms?: number;
 }
 
-/** The answer to `open`: the session, its rows and last step, and the part of the model on the server. */
+/** The answer to `open`: the session, its number of rows, its last step, and the part on the server. */
 export interface Opened {
   op: "opened";
   session: string;
@@ -86,8 +86,9 @@ export interface Opened {
 }
 
 /**
- * The answer to a step of `n` rows: with the head, tokens and their alternatives; else hidden states follow. A
- * candidate is an id, its probability in the model, and its probability after the sampling options.
+ * The answer to a step of `n` rows. A server with the head returns tokens and their alternatives (`top`); otherwise,
+ * the payload is hidden states. An alternative is an id, its probability in the model, and its probability after the
+ * sampling options.
  */
 export interface Stepped {
   op: "stepped";

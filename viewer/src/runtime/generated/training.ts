@@ -38,7 +38,7 @@ export interface Offer {
   programs: readonly OfferedProgram[];
 }
 
-/** The sizes of a model to train; the other fields are those of its family. */
+/** The sizes of a model to train; further fields are those of the model's family. */
 export interface OfferConfig {
   vocab_size: number;
   n_positions: number;
@@ -47,7 +47,7 @@ export interface OfferConfig {
   n_head: number;
 }
 
-/** The recipe of a step, as in `glgpt.training.program.Recipe`. */
+/** The settings that a training program depends on, as in `glgpt.training.program.Recipe`. */
 export interface OfferRecipe {
   batch: number;
   context: number;
@@ -78,7 +78,7 @@ export interface OfferedParameter {
   transposed: boolean;
 }
 
-/** The files of the programs of one kernel. */
+/** The files of the programs for one kernel (the block of a matrix product that one fragment computes). */
 export interface OfferedProgram {
   kernel: string;
   draw_buffers: number;
@@ -88,7 +88,7 @@ export interface OfferedProgram {
   interventions: string;
 }
 
-/** The sizes that a page can train, and texts to train on. */
+/** The models that a page can train (`sizes`), and the texts to train on. */
 export interface TrainingDocument {
   schema: 6;
   texts: readonly BundledText[];

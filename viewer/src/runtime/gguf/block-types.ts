@@ -1,8 +1,9 @@
-// The tensor types of GGUF, and how blocks are split into levels, scales and minima, as in glgpt/gguf/block_types.py.
+// Lists the tensor types of GGUF and splits their blocks into levels, scales and minima, as glgpt/gguf/block_types.py
+// does.
 
 import { fromFloat16 } from "../gl/float16";
 
-/** A row of a tensor: value = level * scale + minimum, for each group of `group` values. */
+/** A row of a tensor: value = level * scale + minimum. `TensorType.group` values share a scale and a minimum. */
 export interface Row {
   /** Signed bytes, or unsigned ones if the type has minima. */
   levels: Uint8Array;
@@ -12,20 +13,21 @@ export interface Row {
 
 export interface TensorType {
   name: string;
-  /** Values of a block, and its bytes. */
+  /** Number of values in a block. */
   block: number;
+  /** Number of bytes of a block. */
   bytes: number;
-  /** Values that share a scale; 0: plain numbers. */
+  /** Number of values that share a scale; 0: plain numbers. */
   group: number;
-  /** Bits of a level, and true if levels count from 0 and a minimum is added. */
+  /** True if levels count from 0 and a minimum is added. */
   minimum: boolean;
-  /** Splits the block at a byte, whose values begin at `at` of the row. */
+  /** Splits the block that starts at byte `from`. Its values start at index `at` of the row. null: plain numbers. */
   unpack: ((data: DataView, from: number, row: Row, at: number) => void) | null;
 }
 
 const halfAt = (data: DataView, at: number) => fromFloat16(data.getUint16(at, true));
 
-/** Reads 32 levels of four bits, minus `shift`, and their fifth bits at `high` (-1: none). */
+/** Reads 32 levels of four bits, plus fifth bits from byte `high` on (-1: none). Subtracts `shift` from each level. */
 function nibbles(data: DataView, from: number, high: number, shift: number, levels: Uint8Array, at: number): void {
   const fifth = high < 0 ? 0 : data.getUint32(high, true);
   for (let i = 0; i < 16; i++) {
@@ -35,7 +37,7 @@ function nibbles(data: DataView, from: number, high: number, shift: number, leve
   }
 }
 
-/** Returns a type of 32 values with a scale, possibly a minimum and fifth bits. */
+/** Returns a type whose blocks hold 32 values and a scale, and possibly a minimum and fifth bits. */
 function simple(name: string, bytes: number, minimum: boolean, five: boolean, shift: number): TensorType {
   const high = minimum ? 4 : 2;
   return {
@@ -52,7 +54,10 @@ function simple(name: string, bytes: number, minimum: boolean, five: boolean, sh
   };
 }
 
-/** Reads the scales and minima of the eight groups of a super-block: two float16 times 6-bit integers. */
+/**
+ * Reads the scales and minima of the eight groups of a super-block (256 values). Each is a 6-bit integer multiplied by
+ * a float16 number.
+ */
 function superScales(data: DataView, from: number, row: Row, at: number): void {
   const [whole, low] = [halfAt(data, from), halfAt(data, from + 2)];
   const byte = (i: number) => data.getUint8(from + 4 + i);
@@ -64,7 +69,10 @@ function superScales(data: DataView, from: number, row: Row, at: number): void {
   }
 }
 
-/** Reads 256 levels of four bits: each 32 bytes hold a group in their low four bits and the next in their high. */
+/**
+ * Reads 256 levels of four bits, plus fifth bits from byte `high` on (-1: none). Each 32 bytes hold one group in their
+ * low four bits and the next group in their high four bits.
+ */
 function superLevels(data: DataView, from: number, high: number, levels: Uint8Array, at: number): void {
   for (let g = 0; g < 8; g += 2) {
     for (let i = 0; i < 32; i++) {
@@ -144,7 +152,7 @@ const Q6_K: TensorType = {
   },
 };
 
-/** The types by their numbers in a file. */
+/** The supported types by their numbers in a file. */
 export const TYPES: ReadonlyMap<number, TensorType> = new Map([
   [0, plain("F32", 4)],
   [1, plain("F16", 2)],

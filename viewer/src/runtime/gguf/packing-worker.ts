@@ -1,11 +1,11 @@
-// Packs the tensors of files in a worker. Bands of at most `AHEAD` bytes wait for the page, which answers each that it
-// has uploaded.
+// Packs the tensors of files in a worker, in bands (blocks of texels). The worker pauses while bands with `AHEAD` bytes
+// or more wait for the page. The page sends a message after it has uploaded a band.
 
 import { reason } from "../gl/errors";
 import { extent, pack, type Band, type Packing, type Read } from "./packing";
 
 const AHEAD = 8 << 20;
-const WHOLE = 32 << 20; // bytes of a tensor that is read at once, since each read asks the browser's process
+const WHOLE = 32 << 20; // maximum bytes of a tensor that is read at once; each read costs a call to another process
 
 export interface Job {
   files: readonly Blob[];
@@ -14,12 +14,12 @@ export interface Job {
 
 export type Answer = { band: Band } | { done: true } | { problem: string };
 
-/** Limits how many bytes wait for the page. */
+/** Limits how many bytes of bands wait for the page. */
 class Window {
   private readonly waiting: number[] = []; // bytes of each band
   private resume = () => {};
 
-  /** Counts a band that was sent. Resolves when another may be packed. */
+  /** Counts a band that was sent. Resolves when another band may be packed. */
   async sent(bytes: number): Promise<void> {
     this.waiting.push(bytes);
     while (this.bytes >= AHEAD) await new Promise<void>((done) => (this.resume = done));
@@ -64,7 +64,7 @@ async function run({ files, packings }: Job): Promise<void> {
   }
 }
 
-/** Returns `read` for one tensor: it is read now, unless it is large. */
+/** Returns a `read` for one tensor. If the tensor has at most `WHOLE` bytes, reads it now. */
 async function atOnce({ origin }: Packing, read: Read): Promise<Read> {
   const [start, end] = [origin.offset, origin.offset + extent(origin)];
   if (end - start > WHOLE) return read;

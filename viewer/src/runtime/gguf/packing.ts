@@ -1,5 +1,6 @@
-// Packs the tensors of a model's files as texels, band by band, so that no second copy of a tensor exists. Quantized
-// blocks keep their levels, scales and minima. glgpt/program/layout.py packs the same texels on the desktop.
+// Packs the tensors of a model's files as texels, one band (block of texels) after another, so that no second copy of a
+// tensor exists. Quantized blocks keep their levels, scales and minima. glgpt/program/layout.py packs the same texels
+// on the desktop.
 
 import { PageError } from "../gl/errors";
 import type { Block } from "../gl/player";
@@ -12,7 +13,7 @@ const BAND = 4 << 20; // maximum bytes of texels that are packed at once
 export interface Storage {
   name: string;
   columnTiles: number;
-  /** Of a quantised format: bits of a level, rows that share a scale, rows of texels with scales, float32 scales. */
+  /** Bits of a quantised level; 0: plain numbers. `group`, `scaleRows`, `minimum`, `wide`: see `Format`. */
   bits: number;
   group: number;
   scaleRows: number;
@@ -35,22 +36,29 @@ export interface Target {
   across: number;
 }
 
-/** The place of the numbers of a texture in a file, and their order. */
+/** The place of a texture's numbers in a file, and their order. */
 export interface Origin {
   /** Number of the file, first byte, and name of the type. */
   file: number;
   offset: number;
   type: string;
-  /** Rows and columns as they lie in the file; columns are contiguous. */
+  /** Rows and columns in the file; the numbers of a row are contiguous. */
   stored: [number, number];
   /** True if the texture's rows are the file's columns. */
   transposed: boolean;
-  /** Axes of the file's rows (its columns, of a vector), of which the checkpoint has the middle two exchanged. */
+  /**
+   * Sizes of four axes that the file's rows (or a vector's columns) form. The checkpoint exchanges the two axes in the
+   * middle; null: the file has the order of the checkpoint.
+   */
   exchanged: readonly [number, number, number, number] | null;
-  /** Axis of the texture (0: rows), heads, their width without and with padding, and kinds of heads in turn. */
+  /**
+   * [Axis of the texture (0: rows), number of heads, width of a head without padding, width with padding, number of
+   * kinds of heads]. In the file, heads of different kinds (such as queries and keys) alternate.
+   */
   heads: readonly [number, number, number, number, number] | null;
   /** Rows and columns of the texture before heads are padded. */
   matrix: readonly [number, number];
+  /** Added to each number. */
   shift: number;
 }
 
@@ -68,16 +76,16 @@ export interface Band {
   texels: Uint8Array<ArrayBuffer>;
 }
 
-/** Reads bytes of a file. */
+/** Reads the bytes of a file from `from` to `to` - 1. */
 export type Read = (file: number, from: number, to: number) => Promise<ArrayBuffer>;
 
-/** Returns the bytes of a tensor in its file. */
+/** Returns the number of bytes of a tensor in its file. */
 export function extent({ type, stored }: Origin): number {
   const { block, bytes } = TYPE_NAMES.get(type)!;
   return ((stored[0] * stored[1]) / block) * bytes;
 }
 
-/** Yields the texels of a texture. Throws PageError, naming the tensor, for a number that is not finite. */
+/** Yields the texels of a texture. For a number that is not finite, throws a PageError that names the tensor. */
 export async function* pack(packing: Packing, read: Read): AsyncGenerator<Band> {
   const packer = new Packer(packing, read);
   yield* packing.origin.transposed ? packer.columnBands() : packer.rowBands();
@@ -111,7 +119,7 @@ class Packer {
     return new PageError(`Tensor ${this.packing.name} ${what}.`);
   }
 
-  /** Yields bands of some texels of all rows of a strip: the file's rows are columns of the texture. */
+  /** Yields bands: neighbouring columns with all rows of a `Strip`. A row of the file is a column of the texture. */
   async *columnBands(): AsyncGenerator<Band> {
     const { target, storage, origin } = this.packing;
     const wide = Math.max(1, Math.floor(BAND / (16 * target.stored)));
@@ -155,7 +163,7 @@ class Packer {
   private readonly row: Row = { levels: new Uint8Array(), scales: new Float32Array(), minima: new Float32Array() };
   private values = new Float32Array();
 
-  /** Splits the row of blocks at a byte. */
+  /** Splits the row that starts at byte `from` into levels, scales and minima. */
   private split(data: DataView, from: number): Row {
     const { row, type } = this;
     const count = this.packing.origin.stored[1];
@@ -171,7 +179,7 @@ class Packer {
     return row;
   }
 
-  /** Reads `count` numbers from a byte on as float32. */
+  /** Reads `count` numbers as float32, starting at byte `from`. */
   private numbers(data: DataView, from: number, count: number): Float32Array {
     if (this.values.length !== count) this.values = new Float32Array(count);
     const { values, type } = this;
@@ -197,7 +205,7 @@ class Packer {
     return values;
   }
 
-  /** Writes the numbers of column `c` of a band's tile `shared`. */
+  /** Writes column `c` of a band's tile `shared` (its number among the column tiles that share texels). */
   private column(data: DataView, from: number, c: number, shared: number, out: Out): void {
     const { storage, target, origin } = this.packing;
     const place = 4 * (c >> 2) + (c & 3);
@@ -207,7 +215,7 @@ class Packer {
       return;
     }
     if (storage.name === "f16") {
-      // Numbers that are float16 already keep their bits.
+      // The file's numbers are float16 already and keep their bits.
       const halves = new Uint16Array(out.texels.buffer);
       const half = 8 * (c >> 2) + 4 * shared + (c & 3);
       for (let r = 0; r < count; r++) {
@@ -234,7 +242,7 @@ class Packer {
     const { texels, top } = out;
     const line = 4 * out.width;
     const mask = 2 ** bits - 1;
-    // Levels from -8 to 7 are those from 0 to 15 minus 8: a scale and a minimum of -8 scales.
+    // Levels from -8 to 7 are stored as 0 to 15: the minimum is then -8 times the scale.
     const shift = minimum && !type.minimum ? SIGNED : 0;
     const rows = Math.min(count, levels.length - top);
     for (let r = 0; r < rows; r++) {
@@ -249,7 +257,7 @@ class Packer {
       const above = g * (group + scaleRows);
       for (let m = 0; m < (minimum ? 2 : 1); m++) {
         const value = m === 0 ? scales[from]! : shift ? -shift * scales[from]! : minima[from]!;
-        const number = 4 * (shared * (minimum ? 2 : 1) + m) + component; // of the numbers above a texel
+        const number = 4 * (shared * (minimum ? 2 : 1) + m) + component; // index among the numbers above a texel
         if (wide) floats[(above + (number >> 2)) * line + 4 * x + (number & 3)] = value;
         else halves[2 * ((above + (number >> 3)) * line + 4 * x) + (number & 7)] = this.half(value);
       }
@@ -263,7 +271,7 @@ class Packer {
     return bits;
   }
 
-  /** Yields bands of some rows of a strip: the file's rows are rows of the texture. */
+  /** Yields bands: neighbouring rows of a `Strip`. A row of the file is a row of the texture. */
   async *rowBands(): AsyncGenerator<Band> {
     const { target, storage, origin } = this.packing;
     const [, columns] = origin.stored;
@@ -315,7 +323,7 @@ interface Out {
 const SIGNED = 8;
 const NOT_FINITE = "holds a number that is not finite; weights must be finite";
 
-/** A part of a layer with neighbouring texels of one tile: all of them, or those of a panel. */
+/** A part of a layer with texels of one tile: the whole tile, or one panel. */
 interface Strip {
   tile: number;
   group: number;
@@ -340,7 +348,7 @@ function* strips(target: Target): Generator<Strip> {
   }
 }
 
-/** Returns the lowest and the highest place; the highest is -1 if all are padding. */
+/** Returns the lowest and the highest place. The highest is -1 if all places are padding. */
 function range(places: Int32Array): [number, number] {
   let [low, high] = [Infinity, -1];
   for (const place of places) if (place >= 0) [low, high] = [Math.min(low, place), Math.max(high, place)];
@@ -358,7 +366,7 @@ function places(origin: Origin, count: number, axis: 0 | 1): Int32Array {
       const [, total, width, padded, kinds] = heads;
       const [head, within] = [Math.floor(i / padded), i % padded];
       if (head >= total || within >= width) continue;
-      const each = total / kinds; // heads of a kind: the file's are of each kind in turn
+      const each = total / kinds; // heads of a kind; in the file, the kinds alternate
       at = (kinds > 1 ? (head % each) * kinds + Math.floor(head / each) : head) * width + within;
     }
     if (at < matrix[axis]) found[i] = order ? order[at]! : at;
@@ -366,7 +374,7 @@ function places(origin: Origin, count: number, axis: 0 | 1): Int32Array {
   return found;
 }
 
-/** Returns the rows of a file in the order of a checkpoint, which has the two axes in the middle exchanged. */
+/** Returns the row numbers of a file in the order of a checkpoint, which exchanges the two middle axes. */
 function rowOrder([a, b, c, d]: readonly [number, number, number, number]): Int32Array {
   const found = new Int32Array(a * b * c * d);
   let at = 0;

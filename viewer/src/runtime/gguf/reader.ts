@@ -1,19 +1,19 @@
 // Reads the header of a GGUF file, versions 2 and 3: the metadata, and the place of every tensor. A file is untrusted:
-// every count is checked against the bytes that are left and against the limits of glgpt/gguf/reader.py.
+// every count is checked against the remaining bytes and against limits, which equal those of glgpt/gguf/reader.py.
 
 import { PageError } from "../gl/errors";
 import { OTHERS, TYPES, type TensorType } from "./block-types";
 
-const MAX_HEADER = 128 << 20; // bytes; Gemma's 262,144 tokens take 7 million
-const MAX_ENTRIES = 1 << 16; // keys, and tensors
-const MAX_TEXTS = 1 << 20; // strings in all arrays
-const MAX_NAME = 256; // bytes of a key or of a tensor's name
+const MAX_HEADER = 128 << 20; // maximum bytes; Gemma's 262,144 tokens take 7 million bytes
+const MAX_ENTRIES = 1 << 16; // maximum keys, and maximum tensors
+const MAX_TEXTS = 1 << 20; // maximum strings in all arrays
+const MAX_NAME = 256; // maximum bytes of a key or of a tensor's name
 const MAX_DIMENSIONS = 4;
 const MAX_ALIGNMENT = 1 << 20;
-const ALIGNMENT = 32; // if the file does not set it
-const FIRST = 1 << 20; // bytes that are read first; four times as many each time the header is longer
+const ALIGNMENT = 32; // default, if the file does not set it
+const FIRST = 1 << 20; // bytes of the first read; each further read has four times as many
 const [STRING, ARRAY, BOOL] = [8, 9, 7];
-/** Bytes of the other types of values. */
+/** Bytes of a value, by type; not for strings and arrays. */
 const SIZES: Readonly<Record<number, number>> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 };
 
 export type Value = string | number | bigint | boolean | string[] | ArrayLike<number> | readonly bigint[];
@@ -34,7 +34,7 @@ export interface GgufHeader {
   tensors: ReadonlyMap<string, Tensor>;
 }
 
-/** True if a file begins as a GGUF file does. */
+/** True if a file begins with the four bytes of a GGUF file. */
 export async function isGguf(file: Blob): Promise<boolean> {
   return new TextDecoder("latin1").decode(await file.slice(0, 4).arrayBuffer()) === "GGUF";
 }
@@ -42,7 +42,7 @@ export async function isGguf(file: Blob): Promise<boolean> {
 /** Thrown if the header is longer than the bytes that were read. */
 class Short extends Error {}
 
-/** Reads the header. Throws PageError, naming the file, for anything that is not a complete GGUF file. */
+/** Reads the header. If the file is not a complete GGUF file, throws a PageError that names it. */
 export async function readGguf(file: Blob, name: string): Promise<GgufHeader> {
   for (let read = FIRST; ; read *= 4) {
     const data = new DataView(await file.slice(0, Math.min(read, MAX_HEADER)).arrayBuffer());
@@ -73,7 +73,7 @@ class Cursor {
     return new PageError(`${this.name} is not a valid GGUF file: ${what}.`);
   }
 
-  /** Returns the position of the next `count` bytes. Throws Short beyond those that were read. */
+  /** Returns the position of the next `count` bytes and skips them. Throws Short if they were not read yet. */
   private take(count: number): number {
     if (!(count <= this.size - this.at)) throw this.problem("it is truncated");
     if (count > this.data.byteLength - this.at) throw new Short();
@@ -85,7 +85,7 @@ class Cursor {
     return this.data.getUint32(this.take(4), true);
   }
 
-  /** Returns an integer of eight bytes; those that a number cannot hold exceed every limit. */
+  /** Returns an integer of eight bytes. It may be rounded only above 2^53, which exceeds every limit. */
   private integer64(): number {
     return Number(this.data.getBigUint64(this.take(8), true));
   }
@@ -182,12 +182,12 @@ class Cursor {
     }
     const parts = metadata.get("split.count") ?? 1;
     if (parts !== 1) {
-      throw new PageError(`${this.name} is a part of several files; this page reads models in one file.`);
+      throw new PageError(`${this.name} is one of several files of a model; this page reads models in one file.`);
     }
     const alignment = metadata.get("general.alignment") ?? ALIGNMENT;
     const power = typeof alignment === "number" && alignment >= 8 && Number.isInteger(Math.log2(alignment));
     if (!power || alignment > MAX_ALIGNMENT) {
-      throw this.problem("general.alignment is not a power of two from 8");
+      throw this.problem("general.alignment is not a power of two from 8 to 1,048,576");
     }
     const tensors = Array.from({ length: count }, () => this.tensor());
     const start = Math.ceil(this.at / alignment) * alignment;
@@ -213,7 +213,7 @@ class Cursor {
     return { name, type, shape, offset: this.integer64(), bytes };
   }
 
-  /** Returns the tensors by name. Throws PageError for one that is not inside the file, or overlaps another. */
+  /** Returns the tensors by name. Throws PageError if a tensor is outside the file or overlaps another tensor. */
   private placed(tensors: Tensor[], start: number, alignment: number): Map<string, Tensor> {
     const found = new Map<string, Tensor>();
     let [end, previous] = [0, ""];

@@ -4,9 +4,9 @@ import { PageError } from "../gl/errors";
 import { TYPE_NAMES } from "./block-types";
 import type { Tensor } from "./reader";
 
-const MAX_HEADER = 100 << 20; // bytes; the library's limit
+const MAX_HEADER = 100 << 20; // maximum bytes; also the limit of the safetensors library
 
-/** Returns the tensors by name. Throws PageError, naming the file, unless it is a complete safetensors file. */
+/** Returns the tensors by name. If the file is not a complete safetensors file, throws a PageError that names it. */
 export async function readSafetensorsHeader(file: Blob, name: string): Promise<Map<string, Tensor>> {
   const problem = (what: string) => new PageError(`${name} is not a valid safetensors file: ${what}.`);
   if (file.size < 8) throw problem("it is too short");

@@ -4,12 +4,12 @@ import type { AddedId, Back, Prepend, Replace, Template, TokenizerSchema } from 
 import * as gguf from "../generated/gguf-tokenizers";
 import { PageError } from "../gl/errors";
 
-/** The metadata of a GGUF file by key. An array is a list of strings, or of numbers of any type. */
+/** The metadata of a GGUF file by key. An array holds strings, or numbers of any type. */
 export interface Metadata {
   get(key: string): unknown;
 }
 
-/** The object of a tokenizer.json, whose model is a BPE. */
+/** The object of a tokenizer.json with a BPE model. */
 export interface TokenizerDocument extends Pick<
   TokenizerSchema,
   "added_tokens" | "normalizer" | "pre_tokenizer" | "decoder" | "model"
@@ -32,8 +32,8 @@ export interface TokenizerFiles {
 type Parts = Pick<TokenizerDocument, "normalizer" | "pre_tokenizer" | "decoder" | "model">;
 
 /**
- * Returns the tokenizer of a GGUF file; null if it has none. Throws PageError, naming the file, for a tokenizer of
- * another kind than byte-level BPE and SentencePiece's BPE, and for an unknown pre-tokenizer.
+ * Returns the tokenizer of a GGUF file; null if the file has none. Supports byte-level BPE and SentencePiece's BPE. For
+ * another kind, or an unknown pre-tokenizer, throws a PageError that names the file.
  */
 export function tokenizerFiles(metadata: Metadata, name: string): TokenizerFiles | null {
   const kind = metadata.get(`${PREFIX}model`) ?? "none";
@@ -96,7 +96,7 @@ class Reader {
     return new PageError(`${this.name}: ${PREFIX}${key} is not a list of ${this.tokens.length} ${what}`);
   }
 
-  /** Returns a token's id. Throws PageError if it is not in the vocabulary. */
+  /** Returns the id of a role's special token; null: none. Throws PageError if the vocabulary lacks the id. */
   private id(role: string): number | null {
     const value = this.get(`${role}_token_id`);
     if (value === undefined || value === gguf.NO_TOKEN || value === BigInt(gguf.NO_TOKEN)) return null;
@@ -137,7 +137,7 @@ class Reader {
     return pre;
   }
 
-  /** Returns the post-processor that adds the tokens around a text. */
+  /** Returns the post-processor that adds special tokens around a text; null if it would add none. */
   template(sentencePiece: boolean, roles: ReadonlyMap<string, string>): Template | null {
     const begins = sentencePiece || isWhole(this.pre());
     const wanted = { bos: this.get("add_bos_token") ?? begins, eos: this.get("add_eos_token") ?? false };
@@ -176,7 +176,7 @@ class Reader {
     };
   }
 
-  /** Returns the parts of a SentencePiece BPE, whose merges follow from the scores of the tokens. */
+  /** Returns the parts of a SentencePiece BPE. Its merges follow from the scores of the tokens. */
   sentencePiece(): Parts {
     const scores = this.get("scores");
     if (!isNumbers(scores) || scores.length !== this.tokens.length || !every(scores, Number.isFinite))
@@ -207,7 +207,10 @@ class Reader {
     };
   }
 
-  /** Returns the pairs of tokens that make another, those of the highest score first, then in order of their ids. */
+  /**
+   * Returns the pairs of tokens that merge into another token. The pairs are sorted by the score of the merged token,
+   * highest first; at equal scores, by the id of the merged token and then by the ids of the pair.
+   */
   private merges(scores: ArrayLike<number>): [string, string][] {
     const ordinary = (token: string): number | null => {
       const id = this.vocab.get(token);

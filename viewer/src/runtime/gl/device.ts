@@ -19,27 +19,27 @@ export interface Limits {
   uniformBlock: number;
 }
 
-/** The parts of its document that a device needs. Without a document, it uses an OffscreenCanvas and plain timers. */
+/** The parts of the document that a device needs. A device without a document uses OffscreenCanvas and plain timers. */
 export interface Host {
   /** Creates a canvas, for browsers whose OffscreenCanvas has no WebGL2. */
   canvas(): HTMLCanvasElement;
   /** True if the page is hidden: browsers then slow down its timers. */
   hidden(): boolean;
-  /** Stores what drawing has shown, for later visits. */
+  /** Stores the results of test draws, for later visits. */
   memory: Memory;
 }
 
-const INSIDE = 3; // first vertex of the triangle that is not clipped
+const INSIDE = 3; // first vertex of the triangle that is not clipped: see `covering`
 const SOFTWARE = /llvmpipe|softpipe|swiftshader|software|basic render/i;
 
-/** Thrown by work that was running when the browser took the context. `Device.restored` resolves when it is back. */
+/** Thrown by work during which the context was lost. `Device.restored` resolves when the browser has restored it. */
 export class ContextLost extends Error {
   constructor() {
     super("the browser lost the graphics context");
   }
 }
 
-/** The number of shaders that are ready, of those that are compiled. */
+/** The progress of a compilation: `compiled` of its `shaders` are ready. */
 export interface Compiling {
   compiled: number;
   shaders: number;
@@ -51,9 +51,9 @@ export class Device {
   renderer = "";
   limits!: Limits;
   storage: Options["storage"] = "float";
-  /** True if the device adds floats by blending, and faster than another pass would, which software does not. */
+  /** True if the device adds floats by blending. False for software drivers, where another pass is faster. */
   blends = false;
-  /** True if derivatives differ from column to column of a quad, so that two of its pixels can add up their sums. */
+  /** True if each column of a quad (2 x 2 pixels) has its own derivative: its two pixels can then add up their sums. */
   pairs = false;
   /** True if textures can hold 16-bit floats. */
   float16 = false;
@@ -64,7 +64,7 @@ export class Device {
   private probe: TargetProbe | null = null;
   private maxViewport = 0;
   private readonly formats = new WeakMap<WebGLTexture, TextureFormat>();
-  /** The combinations of formats that this context has found complete: each check waits for the driver. */
+  /** The combinations of formats that are known to be complete in this context. Each check waits for the driver. */
   private readonly complete = new Set<string>();
   private readonly loss = signal(false);
   private readonly compilations = signal<readonly Compiling[]>([]);
@@ -113,13 +113,13 @@ export class Device {
     }
   }
 
-  /** The shaders of all compilations under way, or of the last one. */
+  /** The progress of all compilations under way together, or of the last compilation. */
   readonly compiling = computed<Compiling>(() => {
     const of = (key: keyof Compiling) => this.compilations.value.reduce((sum, each) => sum + each[key], 0);
     return { compiled: of("compiled"), shaders: of("shaders") };
   });
 
-  /** Counts a compilation of this many shaders in `compiling`. Returns the function to call with how many are ready. */
+  /** Adds a compilation of this many shaders to `compiling`. Returns a function that sets how many are compiled. */
   compiles(shaders: number): (compiled: number) => void {
     let mine: Compiling = { compiled: 0, shaders };
     const under = this.compilations.peek().filter((each) => each.compiled < each.shaders);
@@ -131,7 +131,7 @@ export class Device {
     };
   }
 
-  /** True from the loss of the context until it is restored, as a signal for those who show it. */
+  /** Returns a signal that is true from the loss of the context until the browser restores it. */
   get contextLost(): ReadonlySignal<boolean> {
     return this.loss;
   }
@@ -140,7 +140,7 @@ export class Device {
     return this.gl.isContextLost();
   }
 
-  /** Releases the context, of which a browser allows about 16 per page. Nothing can be drawn afterwards. */
+  /** Releases the context: a browser allows about 16 contexts per page. Nothing can be drawn afterwards. */
   release(): void {
     this.gl.getExtension("WEBGL_lose_context")?.loseContext();
   }
@@ -150,7 +150,7 @@ export class Device {
     return !this.lost && generation === this.generation;
   }
 
-  /** Throws ContextLost if the context with this number is gone. Call it after each wait, before using its objects. */
+  /** Throws ContextLost if the context with this number is gone. Call this after each wait, before using GL objects. */
   still(generation: number): void {
     if (!this.isCurrent(generation)) throw new ContextLost();
   }
@@ -168,23 +168,23 @@ export class Device {
     );
   }
 
-  /** True if the processor draws. */
+  /** True if the CPU draws. */
   get software(): boolean {
     return SOFTWARE.test(this.renderer);
   }
 
   /**
-   * Returns the size of a viewport, and the first of the three vertices, with which `VERTEX` covers these pixels.
-   * Mesa's software drivers clip a triangle that extends beyond the viewport into two, and shade the blocks of pixels
-   * that both touch twice. In a viewport of twice the size the triangle lies inside, and the framebuffer or the scissor
-   * limits the pixels.
+   * Returns the size of the viewport, and the index of the first of the three vertices with which the shader `VERTEX`
+   * covers `width` x `height` pixels. Mesa's software drivers clip a triangle that extends beyond the viewport into two
+   * triangles. They then shade each block of pixels that both triangles touch twice. In a viewport of twice the size,
+   * the triangle lies inside, and the framebuffer or the scissor limits the pixels.
    */
   covering(width: number, height: number): [width: number, height: number, first: number] {
     const inside = this.software && 2 * Math.max(width, height) <= this.maxViewport;
     return inside ? [2 * width, 2 * height, INSIDE] : [width, height, 0];
   }
 
-  /** Tests more targets than a first visit uses on some platforms, for the next visit. */
+  /** Tests whether later visits can draw to more targets at once than this first visit: see `TargetProbe.tryMore`. */
   tryMoreTargets(): void {
     this.probe?.tryMore(this.announced);
   }
@@ -232,7 +232,7 @@ export class Device {
 
   /**
    * True if an allocation failed since the last check. Waits for the driver. The context has one list of errors: after
-   * an await, the failure may be that of other work, such as a training's.
+   * an await, the failure may belong to other work, such as training.
    */
   get full(): boolean {
     const { gl } = this;
@@ -243,8 +243,8 @@ export class Device {
   }
 
   /**
-   * Creates a framebuffer of single layers of textures created here. Throws PageError if the driver does not support
-   * their formats together.
+   * Creates a framebuffer. Each attachment is one layer of a texture that this device created. Throws PageError if the
+   * driver does not support this combination of formats.
    */
   framebuffer(attachments: readonly (readonly [WebGLTexture, number])[]): WebGLFramebuffer {
     const { gl } = this;

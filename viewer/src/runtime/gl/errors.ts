@@ -3,7 +3,7 @@
 /** An error whose message the page shows to its user. */
 export class PageError extends Error {}
 
-/** Returns `value`. Throws a PageError that names what is missing if there is none. */
+/** Returns `value`. If `value` is undefined or null, throws a PageError that names `what`. */
 export function must<T>(value: T | undefined | null, what: string): T {
   if (value === undefined || value === null) throw new PageError(`${what} is missing`);
   return value;

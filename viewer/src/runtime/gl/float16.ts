@@ -3,7 +3,7 @@
 const words = new Uint32Array(1);
 const floats = new Float32Array(words.buffer); // the same four bytes
 
-/** Returns the number of a float16's bits. */
+/** Returns the number that the bits of a float16 stand for. */
 export function fromFloat16(bits: number): number {
   const sign = (bits & 0x8000) << 16;
   const exponent = (bits >> 10) & 31;
@@ -13,7 +13,7 @@ export function fromFloat16(bits: number): number {
   return floats[0]!;
 }
 
-/** Returns the bits of the nearest float16; of two equally near, the even one. */
+/** Returns the bits of the nearest float16. Ties round to even. */
 export function toFloat16(value: number): number {
   floats[0] = value;
   const word = words[0]!;

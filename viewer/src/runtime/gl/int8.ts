@@ -1,6 +1,6 @@
-// Encodes rows of numbers as int8 with a scale each, in the bytes of glgpt/wire/int8.py.
+// Encodes rows of numbers as int8, with one scale per row, in the format of glgpt/wire/int8.py.
 
-/** Returns the bytes of numbers in rows of `width`: the f32 scales of all rows, then their values. */
+/** Encodes numbers in rows of `width`: first the f32 scales of all rows, then all values as int8. */
 export function encodeInt8(values: Float32Array, width: number): Uint8Array<ArrayBuffer> {
   const rows = Math.ceil(values.length / width);
   const out = new Uint8Array(int8Bytes(values.length, width));
@@ -20,7 +20,7 @@ export function encodeInt8(values: Float32Array, width: number): Uint8Array<Arra
   return out;
 }
 
-/** Returns `count` numbers in rows of `width`. */
+/** Decodes `count` numbers in rows of `width`. */
 export function decodeInt8(data: Uint8Array<ArrayBuffer>, count: number, width: number): Float32Array<ArrayBuffer> {
   const { buffer } = data.slice();
   const scales = new DataView(buffer);
@@ -28,10 +28,10 @@ export function decodeInt8(data: Uint8Array<ArrayBuffer>, count: number, width: 
   return Float32Array.from(levels, (level, i) => level * scales.getFloat32(4 * Math.floor(i / width), true));
 }
 
-/** Returns the number of bytes of `count` numbers in rows of `width`, of which the last may be shorter. */
+/** Returns the number of bytes of `count` numbers in rows of `width`. The last row may be shorter. */
 export const int8Bytes = (count: number, width: number) => count + 4 * Math.ceil(count / width);
 
-/** Returns the nearest integer; of two equally near, the even one. */
+/** Returns the nearest integer. Ties round to even. */
 function roundEven(x: number): number {
   const down = Math.floor(x);
   const over = x - down;

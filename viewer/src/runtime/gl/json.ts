@@ -1,8 +1,8 @@
-// Values of JSON, and how Python's `json.dumps` writes them.
+// Defines JSON values and writes them as Python's `json.dumps` does.
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 
-/** True if a value is an object of JSON. */
+/** True if a value is a JSON object. */
 export const isObject = (value: unknown): value is { readonly [key: string]: Json } =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 

@@ -1,15 +1,16 @@
-// Issues an entry's passes in slices of a few milliseconds, a few slices at a time. The page's other work on the
-// device, above all its frames, then waits for one or two slices instead of a whole training step.
+// Issues the passes of an entry (a recorded list of passes, such as a training step) in slices of about `SLICE`
+// milliseconds, with at most `AHEAD` milliseconds of unfinished slices. Other work of the page on the device, above all
+// the drawing of frames, then waits for one or two slices instead of a whole training step.
 
 const SLICE = 12; // target milliseconds of a slice
 const AHEAD = 30; // maximum milliseconds of unfinished slices: enough to keep the device busy
 const FIRST = 1; // assumed milliseconds of an average pass before any is measured
-const SMALL = 0.2; // fixed cost of a pass, as a fraction of the mean pass's operations
+const SMALL = 0.2; // fixed cost of a pass, in multiples of the mean operations per pass
 
 interface Slice {
   /** Expected milliseconds. */
   ms: number;
-  /** The parts of `Pace.costs` that its measured time corrects, by entry and first pass. */
+  /** The parts of `Pace.costs` that the measured time of this slice corrects, by entry and first pass. */
   costs: Map<string, Float64Array>;
   passed: Promise<void>;
   /** Resolves when the slice has finished and its costs are updated. */
@@ -31,8 +32,9 @@ export class Pace {
   ) {}
 
   /**
-   * Issues an entry's passes by calling issue(first, end), in order. Resolves when the last is issued. `flops` are the
-   * operations of each pass, from which times are estimated until slices are measured. Rejects if `passed` rejects.
+   * Issues an entry's passes in order, by calling issue(first, end), end excluded. Resolves when the last pass is
+   * issued. `flops` are the operations of each pass. The times of passes are estimated from `flops` until slices are
+   * measured. Rejects if `passed` rejects.
    */
   async play(entry: string, flops: readonly number[], issue: (first: number, end: number) => void): Promise<void> {
     let costs = this.costs.get(entry);
@@ -56,7 +58,10 @@ export class Pace {
     return this.ahead.reduce((sum, { ms }) => sum + ms, 0);
   }
 
-  /** Corrects the costs of a slice's passes when it finishes. `since`: when it was issued, if the device was idle. */
+  /**
+   * Corrects the costs of a slice's passes when the slice finishes. `since`: when the slice was issued, if the device
+   * was idle then; else null.
+   */
   private watch(name: string, costs: Float64Array, ms: number, since: number | null): void {
     const passed = this.passed();
     const last = this.ahead.at(-1);

@@ -1,5 +1,6 @@
-// Plays a program. Textures, shaders and framebuffers are built once; a call is then a flat list of GL commands.
-// The player does not depend on what the passes compute.
+// Plays a recorded program. Its entries are lists of passes, and a pass is a draw that fills textures. Textures,
+// shaders and framebuffers are built once; playing an entry then issues a flat list of GL commands. The player does not
+// depend on what the passes compute.
 
 import { must, PageError } from "./errors";
 import { bytesOf, type Pass, type Program, type TextureFormat, type TextureSpec } from "./program";
@@ -9,13 +10,13 @@ import { Reader } from "./readback";
 import { compileAll } from "./shaders";
 import { yielder } from "./wait";
 
-const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for a draw that reads the buffer
+const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for draws that read its buffer
 
 export type Texels = Float32Array | Uint32Array;
 
 /**
- * A block of `rows` rows of `width` texels, from (x, y) of a layer. In the data, a row has `stride` texels, of which
- * the block skips the first `skip`.
+ * A block of `rows` rows of `width` texels, starting at (x, y) of a layer. A row of the uploaded data has `stride`
+ * texels; the block starts after the first `skip` of them.
  */
 export interface Block {
   layer: number;
@@ -28,9 +29,9 @@ export interface Block {
 }
 
 /**
- * One draw and its state. `row`: index of the scalar that holds the viewport's y, or -1. `bands`: see `banded`.
+ * One draw and its state. `row`: index of the scalar that holds the viewport's y; -1: y is 0. `bands`: see `banded`.
  * `firstColumn`, `slices`, `clear`, `keys`: see `Pass`. `covering`: see `Device.covering`. `scissored`: the scissor
- * limits what is drawn and cleared to a part of the targets.
+ * limits drawing and clearing to a part of the targets.
  */
 interface Step {
   program: WebGLProgram;
@@ -58,7 +59,7 @@ export class Player {
   private readonly steps = new Map<string, Step[]>();
   private readonly prepared = new Set<string>();
   private preparing: Promise<void>;
-  /** Resolves when the entries that the constructor was given are prepared. */
+  /** Resolves when the entries `first` of the constructor are prepared. */
   readonly begun: Promise<void>;
   /** True if another player may play while this one compiles. */
   playsConcurrently = false;
@@ -72,8 +73,9 @@ export class Player {
   private readonly blocks: WebGLBuffer[] = [];
   private block = 0;
   private closed = false;
-  /** The textures adopted last, and the sets of adopted textures for which commands are laid out. */
+  /** The numbers of the textures in the last call of `adopt`: part of each entry's `key`. */
   private taken = "";
+  /** The sets of adopted textures for which commands are laid out. */
   private readonly adopted = new Set<string>();
 
   constructor(
@@ -81,11 +83,11 @@ export class Player {
     readonly program: Program,
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
-    /** Maximum operations of one draw. A costlier pass is drawn in bands, since drivers reset after about 2 s. */
+    /** Maximum operations of one draw. A costlier pass is drawn in bands: drivers reset after about 2 s. */
     private readonly drawFlops = Infinity,
-    /** States of one shape that share the texture of the first until `separate`. */
+    /** Names of states of equal shape. Those after the first, its followers, share its texture until `separate`. */
     private readonly together: readonly string[] = [],
-    /** Entries to `prepare` at once: the driver compiles their shaders while it creates the textures. */
+    /** Entries to `prepare` at once: the driver compiles their shaders while the textures are created. */
     first: readonly string[] = [],
   ) {
     check(program, device);
@@ -97,7 +99,7 @@ export class Player {
       () => this.passed(),
       () => this.reader.close(),
     );
-    this.names = Object.keys(program.scalars).sort(); // the recorder's order of fields in the uniform block
+    this.names = Object.keys(program.scalars).sort(); // the recorder's order of the fields of the uniform block
     this.scalars = new DataView(new ArrayBuffer(Math.max(16, Math.ceil(this.names.length / 4) * 16)));
     const { gl } = device;
     for (let i = 0; i < BLOCKS; i++) {
@@ -144,12 +146,12 @@ export class Player {
     return new Map([...this.textures].filter(([name]) => roles.includes(this.spec(name).role)));
   }
 
-  /** Returns the bytes of the textures that this player created, by default of all roles. */
+  /** Returns the bytes of the textures with this role that this player created; without a role, of all of them. */
   ownBytes(role?: string): number {
     return bytesOf([...this.own.values()].filter((t) => !role || t.role === role));
   }
 
-  /** Creates the textures of these entries that do not exist. Returns false, and keeps none, if memory is lacking. */
+  /** Creates the missing textures of these entries. If the memory is too small, deletes them and returns false. */
   allocate(...entries: string[]): boolean {
     const before = new Set(this.own.keys());
     for (const { inputs, outputs } of entries.flatMap((name) => this.program.entries[name]!.passes)) {
@@ -161,7 +163,7 @@ export class Player {
     return false;
   }
 
-  /** Deletes textures of this player, and what was made for passes, which is made again when it is needed. */
+  /** Deletes textures of this player, and all framebuffers and commands, which are made again when needed. */
   private drop(textures: readonly WebGLTexture[]): void {
     const { gl } = this.device;
     for (const texture of textures) {
@@ -174,13 +176,13 @@ export class Player {
     for (const held of [this.framebuffers, this.steps]) held.clear();
   }
 
-  /** True if the states that may share a texture have one each. */
+  /** True if each of the states that may share a texture has a texture that it does not share. */
   get separated(): boolean {
     const [first, second] = this.together;
     return !second || this.textures.get(first!) !== this.textures.get(second);
   }
 
-  /** Gives each of the states that share a texture its own. Throws PageError if the device lacks the memory. */
+  /** Creates a separate texture for each follower of a shared texture. Throws PageError if the memory is too small. */
   separate(): void {
     if (this.separated) return;
     for (const name of this.together.slice(1)) this.create(this.spec(name));
@@ -192,7 +194,7 @@ export class Player {
     );
   }
 
-  /** Undoes `separate`: the states share a texture again, and what they held is lost. */
+  /** Undoes `separate`: the states share a texture again, and the followers' values are lost. */
   share(): void {
     const [leader, ...followers] = this.together;
     if (!followers.length || !this.separated) return;
@@ -202,13 +204,13 @@ export class Player {
 
   // -- data -----------------------------------------------------------------------------------------------------
 
-  /** Uploads `rows` rows of one layer from row y on. `data` holds their texels, as 32-bit floats or integers. */
+  /** Uploads `rows` rows of one layer, starting at row y. `data` holds their texels as 32-bit floats or integers. */
   write(name: string, layer: number, y: number, rows: number, data: Uint8Array): void {
     const { width } = this.spec(name);
     this.writeBlock(name, { layer, x: 0, y, width, rows, stride: width, skip: 0 }, data);
   }
 
-  /** Uploads a block of texels from `data`, which holds whole rows of the block's stride. */
+  /** Uploads a block of texels. `data` holds `rows` whole rows of `stride` texels. */
   writeBlock(name: string, block: Block, data: Uint8Array): void {
     const { gl } = this.device;
     const t = this.spec(name);
@@ -249,8 +251,9 @@ export class Player {
   }
 
   /**
-   * Replaces the textures of these names, since a training swaps its pairs with each step. Commands are retained for
-   * each set of textures. If a new texture appears once there are two sets, all commands are dropped.
+   * Replaces the textures of these names: training swaps its pairs of textures with each step. Commands are kept for
+   * each set of textures, so that a swap needs no new commands. If a new texture appears when there are two sets
+   * already, all commands are dropped.
    */
   adopt(shared: ReadonlyMap<string, WebGLTexture>): void {
     let known = true;
@@ -266,7 +269,7 @@ export class Player {
     this.adopted.add(this.taken);
   }
 
-  /** Returns the key of an entry's commands: the adopted textures and the state of its ping-pong pairs. */
+  /** Returns the key of an entry's commands: the adopted textures and the state of the entry's ping-pong pairs. */
   private key(entry: string): string {
     return `${this.taken} ${this.pingPong.key(entry)}`;
   }
@@ -279,8 +282,8 @@ export class Player {
   }
 
   /**
-   * Compiles the shaders of entries and lays out their commands, after those of earlier calls. Await this before
-   * playing them.
+   * Compiles the shaders of entries and lays out the entries' commands, after the work of earlier calls. Await this
+   * before playing the entries.
    */
   prepare(...entries: string[]): Promise<void> {
     const mine = this.preparing.then(() => this.build(entries));
@@ -291,7 +294,7 @@ export class Player {
   private async build(entries: readonly string[]): Promise<void> {
     const { generation } = this.device;
     const still = () => this.still(generation);
-    const users = new Map<string, Pass>(); // a pass of each shader
+    const users = new Map<string, Pass>(); // one pass that uses each shader
     const todo = entries.filter((name) => !this.steps.has(this.key(name)));
     for (const name of todo) {
       for (const p of must(this.program.entries[name], `entry ${name}`).passes) {
@@ -312,7 +315,7 @@ export class Player {
       }
       this.bindSamplers(program, users.get(name)!);
       await yieldIfLate();
-      still(); // not in a function that is awaited: this may be closed before the next line runs
+      still(); // not inside an awaited function: the player may be closed between its return and the next line
       this.bindScalars(program);
       await yieldIfLate();
       still();
@@ -335,21 +338,21 @@ export class Player {
     this.device.still(generation);
   }
 
-  /** Binds a new shader's samplers to units in the order of a pass's inputs. Waits for the driver, as `bindScalars`. */
+  /** Binds a new shader's samplers to units in the order of a pass's inputs. Waits for the driver. */
   private bindSamplers(program: WebGLProgram, { inputs }: Pass): void {
     const { gl } = this.device;
     gl.useProgram(program);
     inputs.forEach(([sampler], unit) => gl.uniform1i(gl.getUniformLocation(program, sampler), unit));
   }
 
-  /** Binds a new shader's scalars to block 0. */
+  /** Binds a new shader's scalars to block 0. Waits for the driver. */
   private bindScalars(program: WebGLProgram): void {
     const { gl } = this.device;
     const block = gl.getUniformBlockIndex(program, "Scalars");
     if (block !== gl.INVALID_INDEX) gl.uniformBlockBinding(program, block, 0);
   }
 
-  /** Returns an entry's commands for the current state of its ping-pong pairs, built once for each state. */
+  /** Returns an entry's commands for the current state of its ping-pong pairs. Builds them once for each state. */
   private laidOut(entry: string): Step[] {
     const key = this.key(entry);
     let found = this.steps.get(key);
@@ -364,7 +367,7 @@ export class Player {
     const [width, height] = p.viewport;
     const covering = this.device.covering(width, height);
     const part = p.outputs.map(([name]) => this.spec(name)).some((t) => t.width > width || t.height > height);
-    const beyond = covering[0] > width || p.clear; // the viewport limits neither this triangle nor a clear
+    const beyond = covering[0] > width || p.clear; // the viewport limits neither an oversized triangle nor a clear
     return {
       program: must(this.shaders.get(p.shader), `shader ${p.shader}`),
       units: p.inputs.map(([, name]) => this.texture(name)),
@@ -398,7 +401,8 @@ export class Player {
   }
 
   /**
-   * Sets a runtime scalar for the following plays. Throws if the program has no such scalar or the value does not fit.
+   * Sets a runtime scalar for the following plays. Throws if the program has no such scalar or its type cannot hold the
+   * value.
    */
   set(name: string, value: number): void {
     const int = this.program.scalars[name] === "int";
@@ -412,7 +416,7 @@ export class Player {
     else this.scalars.setFloat32(at, value, true);
   }
 
-  /** Issues the commands of a prepared entry, or of its passes first..end-1. Does not wait or read back. */
+  /** Issues the commands of a prepared entry, or only of its passes first..end-1. Does not wait or read back. */
   play(entry: string, first = 0, end = Infinity): void {
     this.issue(entry, this.laidOut(entry), this.scalars, first, end);
   }
@@ -466,14 +470,14 @@ export class Player {
     if (last === steps.length) this.pingPong.swap(entry, this.textures);
   }
 
-  /** Returns the end of the columns that a step draws. */
+  /** Returns the end (excluded) of the columns that a step draws. */
   private lastColumn({ width, keys }: Step, scalars: DataView): number {
     return keys
       ? Math.min(width, Math.ceil((scalars.getInt32(4 * this.names.indexOf("pos"), true) + keys) / 4))
       : width;
   }
 
-  /** Draws a step's slices, which add up. */
+  /** Draws a step's slices with blending, which adds them up. */
   private addUp(s: Step): void {
     const { gl } = this.device;
     if (s.clear) gl.clear(gl.COLOR_BUFFER_BIT);
@@ -482,7 +486,7 @@ export class Player {
     gl.disable(gl.BLEND);
   }
 
-  /** Draws a step in vertical bands, one draw for each. */
+  /** Draws a step in vertical bands, with one draw per band. */
   private banded(s: Step, scalars: DataView): void {
     const { gl } = this.device;
     gl.enable(gl.SCISSOR_TEST);
@@ -496,12 +500,12 @@ export class Player {
     gl.disable(gl.SCISSOR_TEST);
   }
 
-  /** Returns how many draws an entry takes: one per pass, or more for passes drawn in bands. */
+  /** Returns the number of draws of an entry: one per pass, or one per band for passes drawn in bands. */
   draws(entry: string): number {
     return this.laidOut(entry).reduce((sum, s) => sum + s.bands, 0);
   }
 
-  /** Releases GPU resources and ends what is prepared. The player cannot be used afterwards. */
+  /** Releases GPU resources and ends a running `prepare`. The player cannot be used afterwards. */
   close(): void {
     this.closed = true;
     const { gl } = this.device;
@@ -513,11 +517,11 @@ export class Player {
   }
 }
 
-/** Tracks which texture of each ping-pong pair (`Entry.ping_pong`) is the current one. */
+/** Tracks which texture of each ping-pong pair (`Entry.ping_pong`) is current. */
 class PingPong {
   private readonly flipped: boolean[] = [];
   private readonly of = new Map<string, number[]>(); // the pairs that an entry swaps
-  private readonly touched = new Map<string, number[]>();
+  private readonly touched = new Map<string, number[]>(); // the pairs that an entry reads or writes
   private readonly entries: Program["entries"];
 
   constructor(program: Program) {

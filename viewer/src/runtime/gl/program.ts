@@ -1,4 +1,5 @@
-// The types of a recorded program: plain data, which its reader checks against schema/program.schema.json.
+// Defines the types of a recorded program. The program is plain data, which its reader checks against
+// schema/program.schema.json.
 
 import type { FORMATS } from "../generated/formats";
 import type * as schema from "../generated/program";
@@ -16,9 +17,9 @@ export type Dtype = keyof Formats;
 export type Integers = Extract<Formats[Dtype], { memory: string }>["memory"];
 
 /**
- * The matrix `[rows, cols]` that a texture holds, split into `tiles` (rows, columns of tiles).
- * Groups of column tiles that share texels may be split into panels, `panel` texels wide (0: no panels), with `stack`
- * panels one below the other in a layer.
+ * Describes how a texture holds a matrix of size `[rows, cols]`. The matrix is split into `tiles`: [rows of tiles,
+ * columns of tiles]. Groups of column tiles that share texels may be split into panels. A panel is `panel` texels wide
+ * (0: no panels), and a layer holds `stack` panels one below the other.
  */
 export interface View extends Omit<schema.View, "dtype"> {
   dtype: Dtype | Integers;

@@ -1,28 +1,29 @@
 // Reads texels without blocking the page: copies them into a buffer, sets a fence and polls until the fence has passed.
 //
 // A fence costs Chrome half a millisecond on some GPUs, so reads requested in one task of the page share a fence, and
-// small reads share a buffer. `getBufferSubData` waits for all commands issued before it, even those after the fence,
-// except from a buffer that is made for a single read (STREAM_READ): Chrome copies such a buffer when the fence passes,
-// but not one that is written or fenced again, about which it warns. So all that wait for a context share a reader.
+// small reads share a buffer. `getBufferSubData` waits for all commands issued before it, even those issued after the
+// fence. The exception is a buffer made for a single read (STREAM_READ): Chrome copies such a buffer when the fence
+// passes. If the buffer is written or fenced again, Chrome warns and does not copy it early. Therefore all reads and
+// waits of a context share one `Reader`.
 
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";
 
-const HEARD = 50; // ms within which the browser reports a lost context
+const HEARD = 50; // maximum ms until the browser reports a lost context
 const LATEST = 600_000; // ms after which a fence counts as lost; a step may take a minute on a slow device
 const SMALL = 4096; // maximum bytes of a read that shares a buffer
 const SHARED = 4 * SMALL; // bytes of a shared buffer
 const KEPT = 1 << 20; // maximum bytes of a buffer that is kept for later reads
-const SOON = 10; // ms: a fence that usually passes within these is polled without sleeping
-const MAX_SLEEP = 8; // ms between two polls of a slow fence, since a poll takes time from a software driver
-const NUDGE = 0.3; // ms between two flushes, after each of which Chrome checks its fences; without one, after 2 ms
+const SOON = 10; // ms; a fence that usually passes within this time is polled without sleeping
+const MAX_SLEEP = 8; // maximum ms between two polls of a slow fence; each poll takes time from a software driver
+const NUDGE = 0.3; // ms between two flushes; Chrome checks its fences after each flush, and otherwise only after 2 ms
 
 interface Slot {
   buffer: WebGLBuffer;
   bytes: number;
 }
 
-/** A read of `slot`, from byte `offset` on, into `into`. */
+/** A copy from `slot`, starting at byte `offset`, to `into`. */
 interface Copy {
   slot: Slot;
   offset: number;
@@ -31,11 +32,12 @@ interface Copy {
 
 /** Reads and waits that share a fence. */
 interface Group {
-  /** undefined: not set yet, so more reads may join; null: the context was lost before it could be set. */
+  /** undefined: not set yet, so more reads may join; null: the context was lost before the fence could be set. */
   fence: WebGLSync | null | undefined;
   copies: Copy[];
-  /** The buffer of its small reads, and how many bytes they fill. */
+  /** The buffer that small reads share. */
   shared: Slot | null;
+  /** Bytes of `shared` that are reserved for reads. */
   filled: number;
   passed: Promise<void>;
   resolve: () => void;
@@ -47,7 +49,7 @@ const readers = new WeakMap<Device, Reader>();
 export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Group[] = [];
-  /** Running mean of the milliseconds from a passed fence, or a first read, to the next passed fence. */
+  /** Running mean of the milliseconds until a fence passes, from the previous passed fence or from a first read. */
   private between = 2;
 
   private readonly generation: number;
@@ -64,8 +66,8 @@ export class Reader {
   }
 
   /**
-   * Reads the box (x, y, width, height) of each framebuffer's first attachment, one after another into `into`. The
-   * commands are issued before the call returns.
+   * Copies a box of the first attachment of each framebuffer to `into`, one box after another. `box`: x, y, width and
+   * height. The commands are issued before the call returns.
    */
   read(
     framebuffers: readonly WebGLFramebuffer[],
@@ -88,7 +90,7 @@ export class Reader {
   }
 
   /**
-   * Resolves when the device has done everything issued before the fence is set, either by `close` or soon after the
+   * Resolves when the device has done everything issued before the fence. The fence is set by `close` or soon after the
    * current task. Calls before that return the same promise.
    */
   passed(): Promise<void> {
@@ -121,7 +123,7 @@ export class Reader {
     return group;
   }
 
-  /** Reserves the buffer space that a read is stored in until it is copied. */
+  /** Reserves the buffer space that holds a read until the read is copied. */
   private place(group: Group, into: Uint8Array): Copy {
     const bytes = into.byteLength;
     let copy: Copy;
@@ -149,7 +151,7 @@ export class Reader {
     return { buffer, bytes };
   }
 
-  /** Keeps a group's buffers for later reads, except large ones and the one made for a single read. */
+  /** Keeps a group's buffers for later reads, except those larger than `KEPT` and the shared buffer. */
   private release({ copies, shared }: Group): void {
     for (const slot of new Set(copies.map((copy) => copy.slot))) {
       if (slot === shared || slot.bytes > KEPT) this.device.gl.deleteBuffer(slot.buffer);
@@ -167,7 +169,8 @@ export class Reader {
   }
 
   /**
-   * Polls the first fence only, since fences pass in order. Sleeps between polls, which would occupy a software driver.
+   * Polls only the first fence, because fences pass in order. Sleeps between polls, because constant polling would
+   * occupy a software driver.
    */
   private async passAll(): Promise<void> {
     const { gl } = this.device;
@@ -181,8 +184,8 @@ export class Reader {
       if (head.fence && gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
         this.between += 0.2 * (Math.min(waited, 500) - this.between);
         since = performance.now();
-        await this.copy(head, yieldIfLate); // the group stays in the queue, so that no second poll starts
-        // Before the page is notified of a lost context, its fences have passed and its buffers hold zeros.
+        await this.copy(head, yieldIfLate); // the group stays in the queue, so that `open` starts no second poll
+        // When a context is lost, its fences pass and its buffers hold zeros before the page is notified.
         if (head.copies.some(({ into }) => blank(into))) await this.device.sleep(HEARD);
         if (this.gone()) continue;
         this.queue.shift();
@@ -190,8 +193,8 @@ export class Reader {
         this.release(head);
         head.resolve();
       } else {
-        await pause(); // browsers do not throttle a timer that is set after this
-        const left = this.between - waited; // ms until it usually passes
+        await pause(); // browsers do not throttle a timer that is set after a pause
+        const left = this.between - waited; // ms until the fence usually passes
         if (this.between > SOON || left < -2)
           await this.device.sleep(Math.min(MAX_SLEEP, Math.max(1, Math.abs(left) / 3)));
         else if (head.fence && performance.now() - flushed > NUDGE) {
@@ -202,12 +205,12 @@ export class Reader {
     }
   }
 
-  /** True if the context that this reads from is lost. */
+  /** True if the context of this reader is lost. */
   private gone(): boolean {
     return this.device.lost || this.device.generation !== this.generation;
   }
 
-  /** Copies a group's reads: small ones together, since each copy waits, and large ones with frames in between. */
+  /** Copies a group's results: small ones together, because each copy waits; large ones with pauses for frames. */
   private async copy({ copies, shared, filled }: Group, yieldIfLate: () => Promise<void>): Promise<void> {
     const small = new Uint8Array(filled);
     if (shared) this.fetch(shared, small);
@@ -231,7 +234,7 @@ export class Reader {
   }
 }
 
-/** True if all bytes are zero. They are whole texels. */
+/** True if all bytes are zero. `bytes` holds whole texels. */
 function blank(bytes: Uint8Array): boolean {
   return new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4).every((word) => word === 0);
 }

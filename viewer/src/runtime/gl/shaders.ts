@@ -1,5 +1,5 @@
-// Compiles shaders: all submitted at once if the browser compiles in parallel, else one at a time, so that frames and
-// draws get in between.
+// Compiles shaders. If the browser compiles in parallel, all shaders are submitted at once; otherwise they are compiled
+// one at a time, so that frames and draws run in between.
 
 import { PageError } from "./errors";
 import { Reader } from "./readback";
@@ -30,11 +30,11 @@ export function header(options: Options): string {
 }
 
 /**
- * Compiles and links fragment shaders by name. Resolves when all are ready; `Device.compiling` counts them. Deletes
- * those that it has made if it fails, or if `still`, called after each wait, throws.
- * In a browser without parallel compilation, any query waits for all commands issued before it, so fences, which do not
- * block, are polled first and the page stays responsive. `busy`: something else draws too, so that a query waits
- * for a fence as well.
+ * Compiles and links fragment shaders. Resolves to the programs by name when all are ready; `Device.compiling` counts
+ * the ready ones. `still` is called after each wait. If `still` throws or a shader fails, the programs made so far are
+ * deleted. In a browser without parallel compilation, a query of a program's status blocks until all commands issued
+ * before the query are done. Fences do not block, so a fence is polled before each query and the page stays responsive.
+ * `busy`: something else draws too, so a fence is polled before each query in any browser.
  */
 export async function compileAll(
   device: Device,
@@ -54,13 +54,13 @@ export async function compileAll(
     if (device.isCurrent(generation)) made.programs.forEach((program) => gl.deleteProgram(program));
     throw error;
   } finally {
-    ready(texts.size); // also after a failure, when nothing is compiled any more
+    ready(texts.size); // also after a failure, which ends the compilation
     if (device.isCurrent(generation))
       for (const shader of [...made.shaders.values(), ...made.vertices]) gl.deleteShader(shader);
   }
 }
 
-/** Holds what a compilation creates. */
+/** The objects that a compilation creates. */
 interface Made {
   programs: Map<string, WebGLProgram>;
   shaders: Map<string, WebGLShader>;
@@ -116,7 +116,7 @@ async function compiled(
         still();
       }
     } else {
-      await pause(); // one at a time, so that no frame waits for all
+      await pause(); // one at a time, so that no frame waits for all shaders
       still();
     }
     if (busy) {
@@ -140,7 +140,7 @@ function vertexShader(gl: WebGL2RenderingContext, text: string): WebGLShader {
   return shader;
 }
 
-/** Returns an error message with the driver's first line and the source line that it refers to. */
+/** Returns an error message with the first line of the driver's message `said`, and the source line that it names. */
 export function shaderError(name: string, text: string, said: string): string {
   const line = /(?:ERROR|error): *\d+:(\d+)/.exec(said)?.[1];
   const source = line ? text.split("\n")[Number(line) - 1]?.trim() : undefined;

@@ -1,5 +1,5 @@
 // Finds how many textures a pass can render to at once, by drawing known numbers and reading them back. Some drivers
-// report more targets than they write, or lose the context when they draw.
+// write to fewer targets than they report, or lose the context during a draw.
 
 import type { Options } from "./device";
 import { PageError } from "./errors";
@@ -14,50 +14,50 @@ export interface Memory {
   write(key: string, value: unknown): boolean;
 }
 
-/** The results of drawing. */
+/** The results of the test draws. */
 export interface Drawable {
   storage: Storage;
   /** Number of textures that one pass can render to. */
   targets: number;
   /** True if blending adds floats. */
   blends: boolean;
-  /** True if derivatives differ from column to column of a quad. */
+  /** True if each column of a quad (2 x 2 pixels) has its own derivative. */
   pairs: boolean;
-  /** True if textures of 16-bit floats hold what is drawn. */
+  /** True if textures of 16-bit floats hold the drawn numbers. */
   float16: boolean;
 }
 
 /** The stored results. */
 interface Remembered extends Drawable {
-  /** The number of targets that a draw was trying when they were stored; 0: none. */
+  /** The number of targets that were being tested when the results were stored; 0: no test was running. */
   trying: number;
-  /** The number of targets with which a context was lost; 0: none. */
+  /** The number of targets whose test lost a context; 0: no context was lost. */
   failed: number;
 }
 
 /** The formats of textures in WebGL2. */
 export const INTERNAL = { float: "RGBA32F", half: "RGBA16F", uint: "RGBA32UI" } as const;
 const LEVELS = [1, 2, 4, 8];
-/** The number of targets of every WebGL2 device, and the least that models need. */
+/** The minimum number of targets: every WebGL2 device has them, and models need them. */
 export const FEW = 4;
-const EXTRAS = 16; // stored as the number of targets while blending, derivatives and 16-bit floats are tried
-const SIZE = 2; // texels a side
-const VERSION = 3; // version of the stored results' meaning
+const EXTRAS = 16; // stored as `trying` while blending, derivatives and 16-bit floats are tested
+const SIZE = 2; // texels per side
+const VERSION = 3; // version of the stored results
 
-/** The extras of a device until they are tried. */
+/** The extras of a device before they are tested. */
 const NO_EXTRAS = { blends: false, pairs: false, float16: false };
 
-/** Returns the level below a number of targets. */
+/** Returns the greatest of `LEVELS` that is less than a number of targets; 1 if there is none. */
 const below = (targets: number) => LEVELS.findLast((level) => level < targets) ?? 1;
 
-/** True for platforms whose drivers have written wrong numbers to many targets: these start with few. */
+/** True for platforms whose drivers wrote wrong numbers to more than `FEW` targets: a first visit tests only `FEW`. */
 function isCautious(): boolean {
   const { userAgent, maxTouchPoints } = navigator;
   const apple = /iPhone|iPad|iPod/.test(userAgent) || (userAgent.includes("Macintosh") && maxTouchPoints > 1);
   return apple || !/Windows|Linux|Android|CrOS|Macintosh/.test(userAgent);
 }
 
-/** Draws known numbers on a context, and stores for the next visit which of them were read back. */
+/** Draws known numbers on a context. Stores for the next visit which draws returned these numbers. */
 export class TargetProbe {
   private found: Drawable | null = null;
   private failed = 0;
@@ -69,17 +69,17 @@ export class TargetProbe {
   ) {}
 
   private get key(): string {
-    return `glgpt targets ${VERSION} ${this.renderer} ${navigator.userAgent}`; // another version is another driver
+    return `glgpt targets ${VERSION} ${this.renderer} ${navigator.userAgent}`; // a new browser may have a new driver
   }
 
   /**
-   * Returns the storage and the number of targets to use, at most `announced`. Results of an earlier visit are used
-   * without drawing. Throws PageError if the context is lost; the next visit then tries less, but never fewer
-   * targets than models need.
+   * Returns the storage and the number of targets to use, at most `announced`. If an earlier visit stored results, uses
+   * these without drawing. Throws PageError if the context is lost; the next visit then tests fewer targets, but never
+   * fewer than models need.
    */
   find(announced: number): Drawable {
     const { gl } = this;
-    const floats = gl.getExtension("EXT_color_buffer_float") !== null; // enables them in each new context
+    const floats = gl.getExtension("EXT_color_buffer_float") !== null; // enables float targets in each new context
     const blending = floats && gl.getExtension("EXT_float_blend") !== null;
     if (this.found) return this.found; // of an earlier context of this page
     const known = this.remembered();
@@ -90,7 +90,10 @@ export class TargetProbe {
     return (this.found = this.draw(most, floats, blending));
   }
 
-  /** Tries more targets than a cautious first visit did, for the next visit. Call it when nothing else draws. */
+  /**
+   * Tests twice as many targets if this first visit was limited to `FEW` (`isCautious`). The next visit uses the
+   * result. Call this when nothing else draws.
+   */
   tryMore(announced: number): void {
     const { found } = this;
     if (
@@ -126,12 +129,12 @@ export class TargetProbe {
     this.remember(found);
     if (found.targets) return found;
     throw new PageError(
-      "This device does not return the numbers that this page drew, so the model would compute wrong ones. " +
+      "This device does not return the numbers that this page drew, so the model would compute wrong numbers. " +
         "Update the browser and the graphics driver, or use another device.",
     );
   }
 
-  /** Returns the largest level up to `most` whose targets all hold what was drawn. */
+  /** Returns the greatest number of targets among `LEVELS`, up to `most`, that hold the drawn numbers; 0: none does. */
   private targets(storage: Storage, most: number): number {
     let done = 0;
     for (const level of LEVELS) {
@@ -145,7 +148,7 @@ export class TargetProbe {
     return done;
   }
 
-  /** True if one draw writes other known numbers to each of `count` targets. */
+  /** True if one draw writes different known numbers to each of `count` targets. */
   private writes(held: TextureFormat, count: number): boolean {
     return this.drawn(held, count, "number(at)", 1, (texel) => bits(texel, held));
   }
@@ -155,9 +158,9 @@ export class TargetProbe {
     return this.drawn("float", count, "number(at)", 2, (texel) => float32Bits(2 * numberOf(bits(texel))));
   }
 
-  /** True if, in each of `count` targets, the derivative in a column of a quad is the difference of its two pixels. */
+  /** True if, in each of `count` targets, a quad column's derivative is the difference of the column's two pixels. */
   private differs(count: number): boolean {
-    const drawn = (texel: number) => numberOf(bits(texel * texel)); // whose differences differ
+    const drawn = (texel: number) => numberOf(bits(texel * texel)); // squares have unequal differences
     return this.drawn("float", count, "dFdy(number(at * at))", 1, (texel) => {
       const lower = texel - (texel % (SIZE * SIZE)) + (texel % SIZE);
       return float32Bits(drawn(lower + SIZE) - drawn(lower));
@@ -212,8 +215,9 @@ export class TargetProbe {
   }
 
   /**
-   * Returns a program that writes a value to each target; null if it does not link. `number` has the bits of `bits`: a
-   * sum, which a device that computes floats with less precision does not write.
+   * Returns a program that writes a value to each target; null if the program does not link. The shader's `number`
+   * returns the float whose bits the function `bits` returns. The shader computes this float as a sum, which is wrong
+   * on a device with less precise floats.
    */
   private program(held: TextureFormat, count: number, value: string): WebGLProgram | null {
     const { gl } = this;
@@ -241,7 +245,7 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${writ
       gl.shaderSource(shader, text);
       gl.compileShader(shader);
       gl.attachShader(program, shader);
-      gl.deleteShader(shader); // it goes with the program
+      gl.deleteShader(shader); // it is deleted with the program
     }
     gl.linkProgram(program);
     if (gl.getProgramParameter(program, gl.LINK_STATUS)) return program;
@@ -255,7 +259,7 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${writ
       trying === EXTRAS
         ? "Reload the page: it then uses neither blending nor 16-bit floats."
         : trying > FEW
-          ? "Reload the page: it then uses fewer."
+          ? "Reload the page: it then draws to fewer textures at once."
           : "Reload the page to try again. If that does not help, restart the browser, or update the graphics driver.";
     throw new PageError(`The browser lost its graphics context while this page tested what it can draw to. ${next}`);
   }
@@ -275,9 +279,9 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${writ
   }
 }
 
-const HALF = 0x3f000000; // bits of 0.5, from which floats have a spacing of 2^-24
+const HALF = 0x3f000000; // bits of 0.5; floats from 0.5 to 1 have a spacing of 2^-24
 
-/** Returns the bits of a float between 0.5 and 1 that needs all bits of a 32-bit or 16-bit float's fraction. */
+/** Returns the bits of a 32-bit float between 0.5 and 1 that needs all fraction bits of the format `held`. */
 const bits = (texel: number, held: TextureFormat = "float") =>
   held === "half" ? 0x3f002000 + texel * 0x2000 * 5 : 0x3f000001 + texel * 0x1357;
 

@@ -1,6 +1,6 @@
 // Checks text.
 
-/** Returns true if no half of a surrogate pair stands alone. */
+/** True if the text has no unpaired surrogate. */
 export function isUnicode(text: string): boolean {
   return !/\p{Surrogate}/u.test(text);
 }

@@ -1,8 +1,8 @@
-// Yields to the browser without the 4 ms that nested timers cost, and queues work.
+// Yields to the browser without the 4 ms delay of nested timers, and queues work.
 
 export const TASK = 15; // ms of work after which the page may draw a frame
 
-/** Resolves promises in the order in which messages are answered. */
+/** Sends messages and resolves one promise for each answer, in the order of the calls. */
 class Answers {
   private readonly waiting: (() => void)[] = [];
 
@@ -25,7 +25,7 @@ channel.port1.onmessage = tasks.came;
 /** Resolves in the next possible task. */
 export const pause = (): Promise<void> => tasks.next();
 
-/** Returns a function that lets the page draw a frame if it last did so more than `TASK` ms ago. */
+/** Returns a function that pauses, so that the page can draw a frame, if its last pause was more than `TASK` ms ago. */
 export function yielder(): () => Promise<void> {
   let since = performance.now();
   return async () => {
@@ -35,12 +35,13 @@ export function yielder(): () => Promise<void> {
   };
 }
 
+/** Resolves after `ms` milliseconds. `hidden`: the page is hidden, so a timer in a worker is used. */
 export function sleep(ms: number, hidden = false): Promise<void> {
   if (hidden) return clock.sleep(ms);
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Rejects with the reason of a signal once it is aborted. */
+/** Rejects with a signal's reason once the signal is aborted. */
 export function aborted(signal: AbortSignal): Promise<never> {
   return new Promise((_, reject) => {
     const end = () => reject(signal.reason as Error);
@@ -49,7 +50,7 @@ export function aborted(signal: AbortSignal): Promise<never> {
   });
 }
 
-/** A worker's timer: browsers slow down the timers of a hidden page to one a second or less. */
+/** A timer in a worker: in a hidden page, browsers let the page's own timers fire at most once a second. */
 class WorkerClock {
   private worker: Worker | null = null;
   private readonly ticks = new Answers((ms) => this.started.postMessage(ms));

@@ -1,30 +1,30 @@
-// Fetches a file part by part, in several tries, each of which resumes where the last one was interrupted.
+// Fetches a file part by part. After an interruption, another try resumes where the previous try ended.
 
 import { PageError } from "../gl/errors";
 
 const TRIES = 4;
-const WAIT_MS = 500; // before the second try, doubled for each further try
+const WAIT_MS = 500; // ms before the second try; doubled for each further try
 const STALL_TIMEOUT_MS = 20_000; // ms without a byte after which a try ends
 
 export interface StreamOptions {
-  /** Called with the number of bytes received and the total; 0: not known. */
+  /** Called with the number of bytes received and the total number of bytes, which is 0 if it is not known. */
   onBytes?: (done: number, total: number) => void;
-  /** Called with the reason before each further try. */
+  /** Called before each further try, with the reason why the previous one ended. */
   onRetry?: (why: string) => void;
   signal?: AbortSignal | undefined;
-  /** Maximum number of tries that bring no further byte. */
+  /** Maximum number of consecutive tries without a new byte. */
   tries?: number;
   /** Milliseconds before the second try. */
   wait?: number;
   /** Milliseconds without a byte after which a try ends. */
   patience?: number;
-  /** Milliseconds for all tries together. */
+  /** Maximum milliseconds of all tries together. */
   limit?: number;
   /** Maximum bytes of the file. */
   most?: number;
   /** Further options of each request, such as its cache mode. */
   request?: RequestInit;
-  /** Throws an error for an answer that is not the wanted file. It ends the fetch. */
+  /** Throws an error if the answer is not the wanted file. The error ends the fetch. */
   accept?: (response: Response) => void;
   /** Returns the error for an answer that ends the fetch, such as 404. */
   refusal?: (response: Response) => Promise<Error>;
@@ -32,7 +32,7 @@ export interface StreamOptions {
 
 /** Consecutive bytes of a file. */
 export interface Part {
-  /** Position of the first byte. 0 after other parts: the file begins again, and those parts are void. */
+  /** Position of the first byte. 0 after other parts: the file starts again; the caller must discard those parts. */
   at: number;
   bytes: Uint8Array<ArrayBuffer>;
   /** Bytes of the whole file; 0: not known. */
@@ -45,14 +45,14 @@ export class FetchError extends PageError {
     message: string,
     /** The reason, without the address. */
     readonly why: string,
-    /** The server's answer; 0: none, or its connection broke. */
+    /** The status of the server's answer; 0: there was no answer, or the connection broke. */
     readonly status = 0,
   ) {
     super(message);
   }
 }
 
-/** The end of a try, which another one may change. */
+/** Thrown when a try ends and another try may succeed. */
 class Broken extends Error {
   constructor(
     message: string,
@@ -64,14 +64,14 @@ class Broken extends Error {
 
 export const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(bytes < 1e6 ? 2 : 1)} MB`;
 
-/** Returns the size that a response announces; 0: none, or that of its encoded bytes. */
+/** Returns the size that a response announces; 0: it announces none, or only the size of the encoded bytes. */
 export function announced({ headers }: Response): number {
   return headers.has("Content-Encoding") ? 0 : Number(headers.get("Content-Length") ?? 0);
 }
 
 /**
  * Yields a file's parts in order. An interrupted file continues with its next byte if the server still has the same
- * version and answers requests for a range; else it begins again. Throws FetchError, or what `accept` throws. Ends the
+ * version and answers range requests; otherwise it starts again. Throws FetchError, or the error of `accept`. Ends the
  * connection when the caller stops early.
  */
 export async function* fetchStream(url: URL, options: StreamOptions = {}): AsyncGenerator<Part, void> {
@@ -85,7 +85,7 @@ export async function* fetchStream(url: URL, options: StreamOptions = {}): Async
     } catch (error) {
       if (!(error instanceof Broken)) throw error;
       const { message, status } = error;
-      if (transfer.size > most) attempt = 1; // it made progress
+      if (transfer.size > most) attempt = 1; // this try made progress
       most = Math.max(most, transfer.size);
       if (attempt >= tries) {
         throw new FetchError(`${url.href} cannot be fetched, tried ${tries} times: ${message}.`, message, status);
@@ -96,11 +96,11 @@ export async function* fetchStream(url: URL, options: StreamOptions = {}): Async
   }
 }
 
-/** One file over all tries. */
+/** The state of one file over all tries. */
 class Transfer {
   size = 0; // bytes received
-  private unanswered = 0; // consecutive tries without an answer after some bytes
-  private mark = ""; // identifies this version of the file; "": it cannot be resumed
+  private unanswered = 0; // consecutive tries without an answer, after earlier tries received bytes
+  private mark = ""; // identifies this version of the file; "": the file cannot be resumed
   private total = 0; // bytes of the whole file; 0: not known
   private readonly deadline: number;
 
@@ -114,7 +114,7 @@ class Transfer {
   async *attempt(): AsyncGenerator<Part, void> {
     const stop = new Stop(this.options, this.deadline);
     let answered = false;
-    /** Waits for the server. Throws why it sent nothing. */
+    /** Waits for the server. If that fails, throws an error with the reason. */
     const heard = async <T>(work: Promise<T>): Promise<T> => {
       try {
         return await stop.within(work);
@@ -149,7 +149,7 @@ class Transfer {
     return fetch(this.url, { ...this.options.request, headers, signal });
   }
 
-  /** Reads an answer's headers: whether it is the file, and where it begins. */
+  /** Reads an answer's headers. Throws if the answer does not continue or restart the file. */
   private async read(response: Response): Promise<void> {
     const { status, statusText } = response;
     const again = status === 206 && markOf(response) === this.mark;
@@ -166,12 +166,12 @@ class Transfer {
       this.forget();
       this.total = announced(response);
     }
-    this.mark = response.headers.has("Content-Encoding") ? "" : markOf(response); // a range counts encoded bytes
+    this.mark = response.headers.has("Content-Encoding") ? "" : markOf(response); // ranges count encoded bytes
   }
 
   /**
-   * Checks that a partial answer continues the received bytes. Another origin may hide Content-Range from the page; the
-   * answer must then be as long as the missing part.
+   * Checks that a partial answer continues the received bytes. A server of another origin may hide Content-Range from
+   * the page. The answer's length must then be that of the missing part.
    */
   private checkRange(text: string | null, length: number): void {
     const range = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/.exec(text ?? "");
@@ -211,7 +211,7 @@ class Transfer {
     this.total = 0;
   }
 
-  /** Returns why a try ended without all bytes. */
+  /** Returns the error for a try that ended before all bytes arrived. */
   private async failure(stop: Stop, answered: boolean): Promise<Error> {
     const { signal, patience = STALL_TIMEOUT_MS, limit = 0 } = this.options;
     if (signal?.aborted) return stopped();
@@ -224,7 +224,7 @@ class Transfer {
     return this.unreachable();
   }
 
-  /** Returns why no answer came: no network, no server, or a server that does not allow other origins (CORS). */
+  /** Returns the error for a missing answer: no network, no server, or a server that forbids other origins (CORS). */
   private async unreachable(): Promise<Error> {
     if (this.size && ++this.unanswered > 1) this.forget(); // the server may refuse requests for a range
     if (!navigator.onLine) return new Broken("this device is offline");
@@ -250,7 +250,7 @@ class Transfer {
   }
 }
 
-/** Ends a try: when the caller aborts, or while nothing arrives. */
+/** Ends a try when the caller aborts, when no data arrives for `patience` ms, or at the deadline. */
 class Stop {
   stalled = false;
   private readonly controller = new AbortController();
@@ -268,7 +268,7 @@ class Stop {
     return this.controller.signal;
   }
 
-  /** Waits for `work`. Aborts it after `patience` ms, or at the deadline. */
+  /** Waits for `work`. Aborts the try after `patience` ms, or at the deadline. */
   async within<T>(work: Promise<T>): Promise<T> {
     const { patience = STALL_TIMEOUT_MS } = this.options;
     const left = Math.min(patience, this.deadline - performance.now());
@@ -287,12 +287,12 @@ class Stop {
   }
 
   end(): void {
-    this.abort(); // of a stream that was read to its end, it has no effect
+    this.abort(); // no effect on a stream that was read to its end
     this.options.signal?.removeEventListener("abort", this.abort);
   }
 }
 
-/** Identifies the version of a file: its ETag if the server lets pages read it, else its date of change. */
+/** Returns what identifies the version of a file: its ETag if pages may read it, else its date of change, else "". */
 function markOf({ headers }: Response): string {
   return headers.get("ETag") ?? headers.get("Last-Modified") ?? "";
 }

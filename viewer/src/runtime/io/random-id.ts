@@ -1,4 +1,4 @@
-// Ids that are not repeated.
+// Generates random ids.
 
 const BYTES = 16;
 

@@ -1,4 +1,5 @@
-// The REST calls to a federation's gateway, for its dashboard and for invited pages. See docs/reference/protocols.md.
+// Sends REST calls to a federation's gateway. The dashboard and invited pages use this module. See
+// docs/reference/protocols.md.
 
 import { PageError } from "../gl/errors";
 import { FetchError, fetchStream } from "./fetch-stream";
@@ -8,11 +9,11 @@ export class Unreachable extends PageError {}
 /** Thrown if the server does not accept the token. */
 export class Denied extends PageError {}
 
-const PROXY_ERRORS = [502, 503, 504]; // a reverse proxy answers these while the gateway restarts
-const STALL_TIMEOUT_MS = 300_000; // the gateway sends a text to a few devices at a time while others wait
-const TRIES = 3; // one that breaks, one that cannot be resumed, one from the start
+const PROXY_ERRORS = [502, 503, 504]; // a reverse proxy sends these while the gateway restarts
+const STALL_TIMEOUT_MS = 300_000; // long, because a device waits while the gateway sends a text to other devices
+const TRIES = 3; // a try that breaks, a try that cannot resume, and a try from the start
 
-/** Sentences that say what the user can do after a failed call; a caller without them shows its own. */
+/** Sentences that explain what the user can do after a failed call. "" adds no sentence. */
 export interface Advice {
   unreachable: string;
   denied: string;
@@ -46,7 +47,7 @@ export class RestClient {
     }) as Promise<T>;
   }
 
-  /** Downloads a file; `onBytes` receives the bytes so far and in total. Throws Unreachable, Denied or PageError. */
+  /** Downloads a file. `onBytes` is called as in `StreamOptions`. Throws Unreachable, Denied or PageError. */
   async bytes(path: string, onBytes?: (received: number, total: number) => void): Promise<Blob> {
     let parts: Uint8Array<ArrayBuffer>[] = [];
     let received = 0;
@@ -82,7 +83,7 @@ export class RestClient {
     return new Unreachable(advised(`The server does not answer${why && ` (${why})`}.`, this.advice.unreachable));
   }
 
-  /** Returns the error of an answer that is not the wanted one. */
+  /** Returns the error for an answer with an error status. */
   private async refusal(answer: Response): Promise<PageError> {
     const { status } = answer;
     if (PROXY_ERRORS.includes(status)) return this.unreachable(status);

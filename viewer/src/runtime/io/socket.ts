@@ -1,46 +1,46 @@
-// A WebSocket that connects again after it was lost.
+// Reconnects a WebSocket when its connection is lost.
 
 import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { PageError } from "../gl/errors";
 import { sleep } from "../gl/wait";
 
 const WATCH_MS = 1000; // ms between two checks of a connection
-const JITTER = 0.3; // share by which a wait varies, so that clients of a restarted server do not return all at once
+const JITTER = 0.3; // share by which a wait varies, so that clients do not all reconnect at once
 
 export type SocketData = string | ArrayBuffer;
 type Sent = string | Uint8Array<ArrayBuffer>;
 
-/** The times of a connection, in ms. */
+/** Time limits of a connection, in ms. */
 export interface SocketTimes {
-  /** Within which a server must accept a connection. */
+  /** Maximum time until the server accepts a connection. */
   accept: number;
-  /** Within which it must admit this page then. */
+  /** Maximum time from the acceptance until the server admits this page, after the first messages. */
   admit: number;
-  /** For which a lost server is retried. */
+  /** Time for which `connect` keeps trying. */
   retry: number;
-  /** Between two attempts: after the first failure, after a server that was heard, and at most. */
+  /** Time between two attempts: `first` after the first failure, `heard` after the server answered, `most` at most. */
   wait: { first: number; heard: number; most: number };
-  /** Without a message after which a connection is closed. */
+  /** Time without a message after which the connection is closed. */
   stall?: number;
 }
 
-/** The server of a connection, and the messages to it. */
+/** Describes a server, and the messages that the page and the server exchange. */
 export interface SocketProtocol {
   readonly url: string;
   readonly times: SocketTimes;
-  /** Returns true while a server is needed, so that a lost connection is made again at once. */
+  /** True while a server is needed: a lost connection is then made again at once. */
   wanted: () => boolean;
   /** Returns the first message. */
   hello: () => Sent;
-  /** Takes messages until it returns true: the server has admitted this page. Throws Refused if it never will. */
+  /** Receives messages until it returns true: the server admits this page. Throws Refused if the server never will. */
   admit: (data: SocketData) => boolean;
-  /** Takes all further messages. */
+  /** Receives all further messages. */
   receive: (data: SocketData) => void;
-  /** Called when an admitted connection was lost. */
+  /** Called when an admitted connection is lost. */
   lost?: () => void;
-  /** Returns why a closed connection must not be made again; null: it may. */
+  /** Returns the reason why a closed connection must not be made again; null: it may be made again. */
   refusal?: (event: CloseEvent) => Refused | null;
-  /** Called every second of an open connection. */
+  /** Called once per second while the connection is admitted. */
   watch?: () => void;
 }
 
@@ -51,14 +51,14 @@ export class Refused extends PageError {}
 
 export class ReconnectingSocket {
   private readonly shown = signal<{ status: SocketStatus; problem: string }>({ status: "idle", problem: "" });
-  private socket: WebSocket | null = null; // the latest one
+  private socket: WebSocket | null = null; // the latest connection, admitted or not
   private admitted: WebSocket | null = null;
   private connecting: Promise<void> | null = null;
   private wait = 0; // ms before the next attempt
 
   constructor(private readonly protocol: SocketProtocol) {}
 
-  /** The state of the connection, and what is wrong with it. */
+  /** The state of the connection, and its problem if it has one. */
   get state(): ReadonlySignal<{ status: SocketStatus; problem: string }> {
     return this.shown;
   }
@@ -67,36 +67,36 @@ export class ReconnectingSocket {
     return this.admitted !== null;
   }
 
-  /** Connects, unless connected. Rejects if the server refuses, or does not answer for `times.retry` ms. */
+  /** Connects if not connected. Rejects if the server refuses, or if all attempts within `times.retry` ms fail. */
   connect(): Promise<void> {
     if (this.admitted) return Promise.resolve();
     return (this.connecting ??= this.reach().finally(() => (this.connecting = null)));
   }
 
-  /** Sends a message; without an open connection, nothing is sent. */
+  /** Sends a message. Does nothing without an open connection. */
   send(data: Sent): void {
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(data);
   }
 
-  /** The next failure is the first one again. Called when the server has answered. */
+  /** Shortens the wait before the next attempt to `wait.heard`. Call this when the server has answered. */
   heard(): void {
     this.wait = this.protocol.times.wait.heard;
   }
 
-  /** Ends the connection, which the next `connect` makes again. */
+  /** Ends an admitted connection. The next `connect` makes a new one. */
   drop(): void {
     const { admitted } = this;
     this.admitted = null;
     admitted?.close();
   }
 
-  /** Ends the connection, whether it is admitted or not. */
+  /** Ends the connection, even if the server has not admitted it. */
   close(): void {
     this.admitted = null;
     this.socket?.close();
   }
 
-  /** Treats the connection as lost. */
+  /** Ends the connection and treats it as lost. */
   lose(): void {
     const { admitted } = this;
     this.broke(null);
@@ -148,7 +148,7 @@ export class ReconnectingSocket {
       try {
         socket = new WebSocket(url);
       } catch {
-        reject(new Refused(`This page cannot connect to ${url}: its address or policy forbids it.`));
+        reject(new Refused(`This page cannot connect to ${url}: the page's address or policy forbids it.`));
         return;
       }
       this.socket = socket;
@@ -156,7 +156,7 @@ export class ReconnectingSocket {
       let heard = performance.now();
       const giveUp = () => {
         socket.close();
-        reject(new PageError(`${url} does not answer.`)); // rejects now, since closing may take as long again
+        reject(new PageError(`${url} does not answer.`)); // rejects now: closing may take as long as the timeout
       };
       let late = setTimeout(giveUp, times.accept);
       const watching = setInterval(() => {
@@ -199,6 +199,6 @@ export class ReconnectingSocket {
     lost?.();
     if (refused) this.say("refused", refused.message);
     else this.say("connecting", `Lost the connection to ${url}; trying again.`);
-    if (!refused && wanted()) this.connect().catch(() => {}); // `state` says why
+    if (!refused && wanted()) this.connect().catch(() => {}); // `state` has the reason
   }
 }

@@ -1,6 +1,7 @@
-// Small values in the browser's storage. A private window, a full disk or a policy makes each of its calls throw.
+// Stores small values in the browser. The browser's storage may throw (in a private window, on a full disk, by a
+// policy): reading then returns null, and writing returns false.
 
-const TEST = "glgpt test"; // a key that is deleted at once
+const TEST = "glgpt test"; // key of a test value, which is deleted at once
 
 class GuardedStorage {
   constructor(private readonly area: () => Storage) {}
@@ -12,7 +13,7 @@ class GuardedStorage {
     return true;
   }
 
-  /** Returns a stored value; null: there is none, or it was not written by this page. */
+  /** Returns a stored value; null: no value is stored, or it is not JSON. */
   read(key: string): unknown {
     try {
       return JSON.parse(this.area().getItem(key) ?? "null");
@@ -21,7 +22,7 @@ class GuardedStorage {
     }
   }
 
-  /** Stores a value as JSON. Returns false if the browser does not. */
+  /** Stores a value as JSON. Returns false if the browser refuses. */
   write(key: string, value: unknown): boolean {
     try {
       this.area().setItem(key, JSON.stringify(value));
@@ -32,7 +33,7 @@ class GuardedStorage {
   }
 }
 
-/** Values that all visits of this browser share. */
+/** Values that are kept for all later visits in this browser. */
 export const browserStorage = new GuardedStorage(() => localStorage);
-/** Values that a tab retains over a reload. */
+/** Values that a tab keeps when it is reloaded. */
 export const tabStorage = new GuardedStorage(() => sessionStorage);

@@ -1,12 +1,13 @@
-// The report of the self-test, with the fields of the desktop's (glgpt/selftest/report.py): at most 20 KB of JSON.
+// Runs the self-test and builds its report, of at most 20 KB of JSON. The desktop's report (glgpt/selftest/report.py)
+// has the same fields.
 
 import { Device, type Host } from "../gl/device";
 import { PageError } from "../gl/errors";
 import { drawAll, loseContext, rounded, speed, type Result } from "./run";
 import type { Suite } from "./suite";
 
-const MAX_FAILURES = 40; // listed in a report
-const MAX_TEXT = 240; // characters of a problem
+const MAX_FAILURES = 40; // maximum failures that a report lists
+const MAX_TEXT = 240; // maximum characters of a problem
 
 export interface Failure {
   op: string;
@@ -20,7 +21,7 @@ export interface Failure {
 export interface FormatResult {
   passed: number;
   of: number;
-  /** The case whose error comes nearest to what is allowed. */
+  /** The case whose error is the largest share of the allowed error; null: all cases were skipped. */
   nearest: { op: string; share: number } | null;
 }
 
@@ -46,10 +47,10 @@ export interface Report {
   seconds: number;
 }
 
-/** Says what the self-test is doing, and how much of it is done. */
+/** Receives the self-test's current activity, and how many of its cases are done. A total of 0 is unknown. */
 export type OnProgress = (doing: string, done: number, total: number) => void;
 
-/** Runs the self-test on a separate device; `ops`: only these. Throws PageError if there is no case of an op. */
+/** Runs the self-test on a separate device. `ops`: the ops to test; []: all. Throws PageError if an op has no case. */
 export async function selfTest(
   suite: Suite,
   host: Host,
@@ -100,7 +101,7 @@ function described(device: Device, suite: Suite): About {
   };
 }
 
-/** Returns the counts of results, those of each format, and the failures. */
+/** Returns the report's fields that depend on the results: counts, formats, failures, properties and times. */
 export function summary(results: readonly Result[]) {
   const tests = results.filter((result) => !result.case.property);
   const count = (status: Result["status"]) => tests.filter((result) => result.status === status).length;

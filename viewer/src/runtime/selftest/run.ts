@@ -1,4 +1,4 @@
-// Draws the cases of the self-test on a device, and measures what its report says about the device.
+// Draws the cases of the self-test on a device, measures its speed, and tests the loss of its context.
 
 import { ContextLost, type Device, type Options } from "../gl/device";
 import { reason } from "../gl/errors";
@@ -7,20 +7,21 @@ import { FEW } from "../gl/targets";
 import { compare, ENTRY, type Case, type Off, type Suite } from "./suite";
 
 const TOGETHER = 8; // cases whose shaders are compiled at once
-const MEASURED_MS = 500; // least time of one measurement of speed
-const EVENT_MS = 3000; // within which a browser reports that a context is lost, and restores it
+const MEASURED_MS = 500; // target ms of one measurement of speed
+const EVENT_MS = 3000; // maximum ms until a browser reports a lost context, and again until it restores the context
 
-/** The result of a case. `ms` is the time of compiling and the first draw; the others are those of its worst output. */
+/** The result of a case. The fields of `Off` describe the case's worst output. */
 export interface Result extends Off {
   case: Case;
   status: "passed" | "failed" | "skipped";
   problem: string;
+  /** Milliseconds of compiling and of the first draw. */
   ms: number;
   /** True if a second draw gave equal bits. */
   same: boolean;
 }
 
-/** Draws every case; `progress` receives how many are done. Throws ContextLost. */
+/** Draws every case. `progress` receives the number of finished cases. Throws ContextLost. */
 export async function drawAll(
   device: Device,
   cases: readonly Case[],
@@ -49,7 +50,7 @@ async function prepared(
 ): Promise<Player | Pick<Result, "status" | "problem">> {
   if (targets > device.limits.drawBuffers) {
     const problem = `needs ${targets} targets in a pass; this device has ${device.limits.drawBuffers}`;
-    return { status: targets > FEW ? "skipped" : "failed", problem }; // models do not run with less
+    return { status: targets > FEW ? "skipped" : "failed", problem }; // models need `FEW` targets
   }
   try {
     const player = new Player(device, program, options(device));
@@ -107,7 +108,7 @@ function equalBits(a: Texels, b: Texels): boolean {
   return x!.every((bits, i) => bits === y![i]);
 }
 
-/** Returns the speed of a product in GFLOP/s and the milliseconds of a token. */
+/** Measures the suite's timed programs. Returns GFLOP/s for matrix products and milliseconds for a token. */
 export async function speed(device: Device, suite: Suite): Promise<Record<string, number>> {
   const found: Record<string, number> = {};
   for (const each of suite.json.speed) {
@@ -129,7 +130,7 @@ export async function speed(device: Device, suite: Suite): Promise<Record<string
   return found;
 }
 
-/** Loses the context, asks for it again, and draws a case. Returns what happened, for the report. */
+/** Loses the context, restores it, and draws a case. Returns the outcome as a text for the report. */
 export async function loseContext(device: Device, of: Case): Promise<string> {
   const extension = device.gl.getExtension("WEBGL_lose_context");
   if (!extension) return "not tested: the browser lacks WEBGL_lose_context";
@@ -151,5 +152,5 @@ async function within(device: Device, condition: () => boolean): Promise<boolean
   return condition();
 }
 
-/** Rounds to three digits. */
+/** Rounds to three significant digits. */
 export const rounded = (value: number) => Number(value.toPrecision(3));

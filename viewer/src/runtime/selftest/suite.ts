@@ -1,4 +1,4 @@
-// The recorded cases of the self-test, as glgpt/selftest/suite.py writes them: passes, inputs, expected values.
+// Reads the recorded cases of the self-test, which glgpt/selftest/suite.py writes: passes, inputs, expected values.
 
 import { fromBase64 } from "../engine/base64";
 import { FORMATS } from "../engine/formats";
@@ -39,11 +39,14 @@ interface CaseJson extends Recorded {
   targets: number;
   inputs: Record<string, number>;
   outputs: [name: string, texture: string, dtype: Dtype, expected: number, atol: number, rtol: number][];
-  /** The property that a case shows, which is not an error: one of "denormals" shows whether it keeps them. */
+  /**
+   * The property of the device that a case shows. For example, a case of "denormals" shows if the device keeps denormal
+   * numbers. The result of such a case counts neither as passed nor as failed.
+   */
   property?: string;
 }
 
-/** A program that is timed; `flops` 0: its time is that of a token. */
+/** A program that is timed. If `flops` is 0, the program computes a token. */
 export interface Timed extends Recorded {
   name: string;
   flops: number;
@@ -60,7 +63,7 @@ export interface SuiteJson {
   speed: Timed[];
 }
 
-/** The expected values of a texture, in the order of its texels; NaN: any value is right. */
+/** The expected values of a texture, in the order of its texels; NaN: any value is correct. */
 export interface Expected {
   name: string;
   texture: string;
@@ -84,7 +87,7 @@ export class Suite {
     return [...new Set(this.json.cases.map(({ op }) => op))];
   }
 
-  /** Returns the cases; `ops`: only of these, if there are any. */
+  /** Returns the cases of these ops; empty: of all ops. */
   cases(ops: readonly string[] = []): Case[] {
     const wanted = this.json.cases.filter(({ op }) => !ops.length || ops.includes(op));
     return wanted.map((each) => ({
@@ -148,7 +151,7 @@ export class Suite {
 const bytesOf = ({ buffer, byteOffset, byteLength }: Float32Array | Uint32Array) =>
   new Uint8Array(buffer, byteOffset, byteLength);
 
-/** The error of a texture with the largest share of what is allowed there. */
+/** The worst element of a texture: the element with the greatest `share`. */
 export interface Off {
   output: string;
   error: number;
@@ -157,7 +160,7 @@ export interface Off {
   share: number;
 }
 
-/** Compares texels with their expected values. */
+/** Compares texels with their expected values. Returns the worst element. */
 export function compare({ name, dtype, values, atol, rtol }: Expected, texels: Texels): Off {
   const read = FORMATS[dtype].reader(texels);
   const worst: Off = { output: name, error: 0, allowed: atol, share: 0 };

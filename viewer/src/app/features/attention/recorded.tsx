@@ -31,8 +31,8 @@ export function RecordedAttention() {
     <section class={ui.panel} data-view="attention" aria-label="Attention">
       <h2>Every layer and head</h2>
       <p class={ui.dim}>
-        Each row is a layer, each square a head. It shows how much each of the first {n} tokens (down) attends to
-        earlier tokens (across).
+        Each row is a layer; each square is a head. A square shows how much each of the first {n} tokens (down) attends
+        to earlier tokens (across).
       </p>
       <div class={classes(style.squares, style.still)} style={{ "--layers": layers, "--heads": heads }}>
         <canvas

@@ -1,4 +1,4 @@
-// The selection of the Attention view: the enlarged head, the pinned ones, and what is shown of them.
+// The selection of the Attention view: the enlarged head, the pinned heads, and the values that they show.
 
 import { batch, signal } from "@preact/signals";
 import { KINDS, MEAN, type Kind } from "../../drawing/attention";
@@ -17,12 +17,12 @@ class AttentionStore {
   readonly layer = signal(0);
   /** A head, or MEAN. */
   readonly head = signal(0);
-  /** True if no head was chosen: the view selects the sharpest. */
+  /** True if no head was chosen: the view then selects the sharpest head. */
   readonly sought = signal(true);
   /** Pinned heads, as `layer.head`. */
   readonly beside = signal<string[]>([]);
   readonly kind = signal<Kind>("pattern");
-  /** Why the remote layers are not shown; empty: they are. */
+  /** The reason why the remote layers are not shown; empty if they are shown. */
   readonly problem = signal("");
 
   readonly params = [

@@ -20,11 +20,11 @@ import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-const ARCS = 10; // the number of largest weights that get an arc
-const NAMED = 3; // the number of largest weights that are listed in the heading
+const ARCS = 10; // number of tokens with an arc: those with the largest weights
+const NAMED = 3; // number of tokens listed in the heading: those with the largest weights
 const LINE = 30; // height in pixels of a line of text with arcs
-const MIN_TOKENS = 12; // minimum tokens to search for the sharpest head
-const LABELS = 88; // pixels of the labels at the left and the top of an enlarged head
+const MIN_TOKENS = 12; // minimum number of tokens of a text in which the sharpest head is searched for
+const LABELS = 88; // size in pixels of the labels at the left and the top of an enlarged head
 const MIN_LABELLED_CELL = 11; // minimum pixels per cell for token labels to be legible
 const KIND_NAMES: Record<Kind, string> = {
   pattern: "weights (softmax)",
@@ -46,7 +46,7 @@ interface Row {
   values: Float32Array;
 }
 
-/** Returns the kind to show for a layer: for remote layers, masked scores replace raw ones, which no server sends. */
+/** Returns the kind to show for a layer. No server sends raw scores: a remote layer shows masked scores instead. */
 const kindOf = (layer: number): Kind =>
   selection.kind.value === "raw" && engine().model.placement.isRemote(layer) ? "scores" : selection.kind.value;
 
@@ -71,7 +71,7 @@ function AttentionView() {
   const name = headName(layer.value, head.value);
   const busy = generation.running.value;
   const scores = kind.value !== "pattern";
-  // Memoized: neither is rendered again for each new token.
+  // memoized, so that the arcs and the enlarged head are not rendered again for each new token
   const arcs = useMemo(() => <Arcs row={row.value} scores={scores} pointed={pointed} />, [row.value, scores]);
   const enlarged = useMemo(
     () => <Head row={row} looked={looked.value} pointed={pointed.value} />,
@@ -97,7 +97,7 @@ function AttentionView() {
       <div class={ui.panel} data-part="all">
         <h2>Every layer and head</h2>
         <p class={ui.dim}>
-          Each row is a layer, each square a head. Click one to enlarge it.
+          Each row is a layer; each square is a head. Click a head to enlarge it.
           {model.placement.isRemote(model.placement.blocks - 1) &&
             ` Layers ${model.manifest.config.n_layer} and up run on the server; they appear when the text is complete.`}
         </p>
@@ -168,7 +168,7 @@ function AttentionView() {
   );
 }
 
-/** A pinned head; a click enlarges it. */
+/** Shows a pinned head; a click enlarges the head. */
 function Beside({ name, total }: { name: string; total: number }) {
   const { kind, beside } = selection;
   const [layer, head] = headNamed(name);
@@ -327,7 +327,7 @@ function GridCanvas({ total }: { total: number }) {
   );
 }
 
-/** The enlarged head with token labels on both sides; during generation it keeps showing the previous text. */
+/** Shows the enlarged head with token labels at the left and the top; during generation, for the previous text. */
 function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: number | null; pointed: number | null }) {
   const { layer, head, kind } = selection;
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -348,7 +348,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   const t = Math.min(over.value?.[0] ?? pointed ?? (chosen < 0 ? last : chosen), last);
   const shownKind = kindOf(layer.value);
   const r = row.value;
-  // the strongest key, reported while no cell is pointed at
+  // the key with the largest value, whose value is shown while no cell is pointed at
   const hardest = r?.t === t ? r.values.indexOf(Math.max(...r.values)) : t;
   const k = over.value && (over.value[1] <= t || shownKind === "raw") ? over.value[1] : hardest;
   useDevice(
@@ -381,7 +381,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   );
   const fit = room.value / Math.max(1, total);
   const cell = Math.max(zoom.value || Math.min(26, Math.max(MIN_LABELLED_CELL + 2, fit)), 2);
-  // The row that the reading is about stays in view, unless the pointer is on the picture itself.
+  // keeps the row of the displayed value in view, unless the pointer is on the picture
   useLayoutEffect(() => {
     const box = scroll.current;
     if (!box || over.value) return;
@@ -470,7 +470,7 @@ function Labels({ list, side, at, shown }: { list: readonly Tok[]; side: string;
   );
 }
 
-/** The colour scale of a kind; as in the picture, opacity is not linear in the value. */
+/** Shows the colour scale of a kind. As in the picture, opacity is not linear in the value. */
 function Legend({ kind }: { kind: Kind }) {
   const name = (value: number) => (kind === "pattern" ? `${100 * value}%` : String(value).replace("-", "−"));
   return (
@@ -502,7 +502,7 @@ function softmax(scores: Float32Array): Float32Array {
   return e.map((x) => x / sum);
 }
 
-/** The text, shaded by the chosen token's attention to each token, with arcs to those that it attends to most. */
+/** Shows the text, shaded by the chosen token's attention to each token, with arcs to the `ARCS` largest weights. */
 function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; pointed: Signal<number | null> }) {
   const box = useRef<HTMLDivElement>(null);
   const paths = useSignal<{ d: string; w: number }[]>([]);
@@ -557,7 +557,7 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
         )}
       </h2>
       <p class={ui.dim}>
-        Point at a token: the arcs lead to the earlier tokens that it reads most, in the selected head.
+        Point at a token: the arcs lead to the earlier tokens that it attends to most, in the selected head.
       </p>
       <div class={style.arcs} ref={box} onMouseLeave={() => (pointed.value = null)}>
         {tokens.map((tok, i) => (

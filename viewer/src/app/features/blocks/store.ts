@@ -1,4 +1,5 @@
-// The selection of the Blocks view, and the columns that it has computed.
+// The selection of the Blocks view, and the columns that it has computed. A column has the predictions after the
+// embedding and after each block, for one token.
 
 import { signal } from "@preact/signals";
 import { lens, type Block } from "../../../runtime/engine/lens";
@@ -7,13 +8,13 @@ import { engine } from "../../stores/model";
 import { interventions } from "../../stores/interventions";
 import { route } from "../../stores/route";
 
-const KEPT = 400; // columns that are cached
+const KEPT = 400; // maximum number of cached columns
 
 class BlocksStore {
-  /** The row that is described while no cell is pointed at: 0 for the embedding, then the blocks; null: the last. */
+  /** The row described while no cell is pointed at: 0 for the embedding, then the blocks; null: the last row. */
   readonly row = signal<number | null>(null);
   private readonly known = signal<ReadonlyMap<string, Block[]>>(new Map()); // columns, by the text up to a token
-  private knownOf = ""; // the model and the version of its parameters that they belong to
+  private knownOf = ""; // the model that computed these columns, and the version of its parameters
 
   /** Opens the view at the output of a block. */
   open(block: number): void {
@@ -21,7 +22,7 @@ class BlocksStore {
     this.row.value = block + 1;
   }
 
-  /** Returns a name of the text up to a token, of the model in use with its interventions. */
+  /** Returns a key for the text up to a token, the model in use and its interventions. */
   key(ids: readonly number[], token: number): string {
     return `${engine().model.id} ${interventions.applied.value}${ids.slice(0, token + 1).join()}`;
   }
@@ -31,7 +32,7 @@ class BlocksStore {
     return this.known.value.get(this.key(ids, token));
   }
 
-  /** Forgets the columns if training has changed the parameters. */
+  /** Forgets the columns if another model is in use, or if training has changed the parameters. */
   follow(model: Model): void {
     const of = `${model.id} ${model.version}`;
     if (of !== this.knownOf) this.known.value = new Map();

@@ -25,7 +25,7 @@ type Show = "token" | "norm" | "change";
 /** Returns the integers from `first` up to, but not including, `end`. */
 const range = (first: number, end: number) => Array.from({ length: Math.max(0, end - first) }, (_, i) => first + i);
 
-/** Returns names for the rows while no column is computed, so that the table has its height. */
+/** Returns names for the rows while no column is computed, so that the table has its final height. */
 function expected(): string[] {
   const { model } = engine();
   const of = [...model.names.activations.keys()];
@@ -93,12 +93,12 @@ function BlocksView() {
       <div class={ui.panel}>
         <h2>What the model would predict after each block</h2>
         <p class={classes(ui.dim, ui.explained)}>
-          Each column is a token, each row a block: a cell shows the next token that the model would predict if that
-          block were its last; the deeper the colour, the more confident the model.{" "}
+          Each column is a token; each row is a block. A cell shows the next token that the model would predict if that
+          block were its last. The deeper the colour, the more confident the model.{" "}
           <span class={style.more}>
-            Every block adds to the residual stream, a vector for each token; it is decoded here after every block (the
-            “logit lens”). Straight after the embedding, it is simply the token itself; the prediction forms on the way
-            down.
+            Every block adds to the residual stream, a vector for each token. This table decodes the stream after every
+            block (the “logit lens”). Straight after the embedding, the prediction is simply the token itself; it
+            changes from block to block on the way down.
           </span>
         </p>
         <div class={ui.buttons}>

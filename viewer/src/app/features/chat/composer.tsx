@@ -11,7 +11,7 @@ import style from "./style.module.css";
 
 const message = createRef<HTMLTextAreaElement>();
 
-/** Focuses the field for a message, where that does not open a keyboard on the screen. */
+/** Focuses the field for a message, except on touch screens, where this would open a keyboard. */
 export function focusMessage(): void {
   if (matchMedia("(hover: hover)").matches) message.current?.focus({ preventScroll: true });
 }
@@ -27,7 +27,7 @@ interface FieldProps {
   self?: RefObject<HTMLTextAreaElement | null>;
 }
 
-/** A text field that grows with its text. Enter sends it, Shift-Enter begins a new line. */
+/** Shows a text field that grows with its text. Enter sends the text; Shift-Enter begins a new line. */
 export function Field({ label, value, placeholder = "", focused = false, onInput, onEnter, ...more }: FieldProps) {
   const own = useRef<HTMLTextAreaElement>(null);
   const { self = own, onEscape } = more;
@@ -62,7 +62,7 @@ export function Field({ label, value, placeholder = "", focused = false, onInput
   );
 }
 
-/** The field for a message, fixed at the end of the window. */
+/** Shows the field for a message, fixed at the bottom of the window. */
 export function Composer() {
   const answering = chat.answering.value;
   const { tokens, limit } = chat.context.value;

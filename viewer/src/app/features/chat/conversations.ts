@@ -1,4 +1,5 @@
-// The conversations that this browser stores for a page. They never leave it, except as a file that the visitor saves.
+// The conversations that this browser stores for a page. They never leave the browser, except in files that the visitor
+// saves.
 
 import { signal } from "@preact/signals";
 import { createStore, del, entries, get, update, type UseStore } from "idb-keyval";
@@ -8,14 +9,14 @@ import { tabStorage } from "../../../runtime/io/storage";
 
 export interface Conversation {
   id: string;
-  /** The first line of its first message. */
+  /** The first line of the first message. */
   title: string;
-  /** The text of its system message; "": none. */
+  /** The text of the system message; "": none. */
   system: string;
   messages: ChatMessage[];
-  /** The number of the oldest messages that no longer fit the context. */
+  /** The number of oldest messages that no longer fit the context. */
   dropped: number;
-  /** When it changed last, in milliseconds since 1970. */
+  /** Time of the last change, in milliseconds since 1970. */
   changed: number;
 }
 
@@ -24,7 +25,7 @@ const CURRENT = `glgpt chat ${PLACE}`; // the id of the conversation that a tab 
 
 type Found = Conversation | undefined;
 
-/** Returns the channel to the other tabs; null: the browser gives the page none. */
+/** Returns the channel to the other tabs; null if the browser gives the page none. */
 function channel(): BroadcastChannel | null {
   try {
     return new BroadcastChannel(`glgpt chats ${PLACE}`);
@@ -36,15 +37,15 @@ function channel(): BroadcastChannel | null {
 export class Conversations {
   /** All stored conversations, the latest first. */
   readonly all = signal<readonly Conversation[]>([]);
-  /** Why conversations are not stored; "": they are. */
+  /** The reason why conversations are not stored; "" if they are stored. */
   readonly problem = signal("");
   /** Resolves when `all` has been read. */
   readonly loaded: Promise<void>;
   private readonly place = typeof indexedDB === "undefined" ? null : createStore("glgpt chats", "conversations");
   private readonly tabs = this.place && channel(); // carries the ids of conversations that change
-  private readonly known = new Map<string, number>(); // by id, when what this tab opened or stored had changed
+  private readonly known = new Map<string, number>(); // by id: the `changed` that this tab last opened or stored
 
-  /** `changed` is called with a conversation that another tab has stored; undefined: it was removed. */
+  /** `changed` is called with a conversation that another tab has stored; undefined: that tab removed it. */
   constructor(changed: (id: string, found: Found) => void = () => {}) {
     this.loaded = this.attempt(async (place) => {
       const found = await entries<string, Conversation>(place);
@@ -62,12 +63,12 @@ export class Conversations {
     return this.all.value.find((each) => each.id === id);
   }
 
-  /** Retains over a reload which conversation the tab shows. */
+  /** Stores which conversation the tab shows, so that a reload shows it again. */
   show({ id }: Conversation): void {
     tabStorage.write(CURRENT, id);
   }
 
-  /** Called when the tab shows another conversation, which `store` then replaces. */
+  /** Called when the tab shows another conversation. From then on, `store` may replace its stored version. */
   open(conversation: Conversation): void {
     this.known.set(conversation.id, conversation.changed);
     this.show(conversation);
@@ -86,21 +87,21 @@ export class Conversations {
     return found;
   }
 
-  /** Adds conversations to `all`, without the one with the id `replaced`. */
+  /** Adds conversations to `all`, and removes the conversation with the id `replaced`. */
   private list(found: readonly Conversation[], replaced?: string): void {
     const others = this.all.value.filter(({ id }) => id !== replaced);
     this.all.value = [...found, ...others].sort((a, b) => b.changed - a.changed);
   }
 
   /**
-   * Stores a conversation, and returns its id: that of a copy if another tab has changed the conversation since this
-   * one opened or stored it. Calls must not overlap.
+   * Stores a conversation and returns its id. If another tab has changed the conversation since this tab opened or
+   * stored it, stores a copy and returns the id of the copy. Calls must not overlap.
    */
   async store(conversation: Conversation): Promise<string> {
     const { id, changed, messages } = conversation;
     if (!messages.length) return id;
     this.list([conversation], id);
-    let isOurs = true as boolean; // false: another tab's
+    let isOurs = true as boolean; // false: another tab has changed the stored conversation
     await this.attempt(async (place) => {
       const next = (stored: Found) => {
         isOurs = !stored || stored.changed === this.known.get(id);

@@ -1,4 +1,5 @@
-// Shows Markdown as elements. HTML in the text stays text, links open only web addresses, and images are not fetched.
+// Shows Markdown as elements. HTML in the text stays text, links open only web and mail addresses, and images are not
+// fetched.
 
 import { Lexer, type Token, type Tokens } from "marked";
 import type { ComponentChildren } from "preact";
@@ -8,7 +9,7 @@ import style from "./markdown.module.css";
 
 const SAFE = /^(https?:|mailto:)/i;
 
-/** A text in Markdown, as a model writes it. */
+/** Shows a text that a model wrote in Markdown. */
 export function Markdown({ text }: { text: string }) {
   return <div class={style.markdown}>{blocks(new Lexer({ gfm: true, breaks: true }).lex(text))}</div>;
 }
@@ -79,7 +80,7 @@ function Table({ header, rows }: Tokens.Table) {
   );
 }
 
-/** A block of code, with a button that copies it. */
+/** Shows a block of code, with a button that copies the code. */
 function Code({ text, lang }: Tokens.Code) {
   const { copied, copy } = useCopy(text);
   return (
@@ -136,7 +137,7 @@ function Inline({ token }: { token: Token }) {
   }
 }
 
-/** Returns a text without the entities of HTML that a model may write. */
+/** Returns a text with its HTML entities, which a model may write, replaced by the characters that they stand for. */
 function unescaped(text: string): string {
   const known: Record<string, string> = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#39;": "'" };
   return text.replace(/&(lt|gt|amp|quot|#39);/g, (entity) => known[entity]!);

@@ -6,7 +6,7 @@ import { PageError } from "../../../runtime/gl/errors";
 const VERSION = 1; // the same as on the desktop
 const MAX_BYTES = 8 << 20;
 
-/** Returns the text of a file with these messages, the system message among them. */
+/** Returns the text of a file with these messages, which include the system message. */
 export function savedText(model: string, messages: readonly ChatMessage[]): string {
   return `${JSON.stringify({ version: VERSION, model, messages }, null, 1)}\n`;
 }
@@ -15,7 +15,7 @@ export function savedText(model: string, messages: readonly ChatMessage[]): stri
 export async function readSaved(file: File): Promise<ChatMessage[]> {
   const fail = (why: string) => new PageError(`${file.name}: ${why} Nothing was changed.`);
   const form = "it is not a saved conversation; choose a JSON file from Save or from glgpt chat’s /save.";
-  if (file.size > MAX_BYTES) throw fail(`it has ${file.size >> 20} MiB and a conversation ${MAX_BYTES >> 20} at most.`);
+  if (file.size > MAX_BYTES) throw fail(`it has ${file.size >> 20} MiB; the maximum is ${MAX_BYTES >> 20} MiB.`);
   let found: unknown;
   try {
     found = JSON.parse(await file.text());

@@ -15,7 +15,7 @@ import { savedText } from "./saved";
 import { chat } from "./store";
 import style from "./style.module.css";
 
-/** The stored conversations. */
+/** Lists the stored conversations. */
 export function List() {
   const { all, problem } = chat.conversations;
   const open = useRef(isWide()).current;
@@ -117,7 +117,7 @@ export function Settings() {
       </div>
       <label
         class={`${ui.inline} ${style.guess}`}
-        title="Checks several guesses in one step. The answer is the same, sooner where it repeats the conversation."
+        title="Checks several guesses in one step. The answer is the same, but faster if it repeats the conversation."
       >
         <input
           type="checkbox"

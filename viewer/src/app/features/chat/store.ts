@@ -33,19 +33,20 @@ class ChatStore {
   readonly editing = signal<number | null>(null);
   /** A notice or an error. */
   readonly status = signal("");
-  /** True from a message on until its answer is complete. */
+  /** True from when a message is sent until its answer is complete. */
   readonly answering = signal(false);
   /** True if answers are shown as tokens. */
   readonly asTokens = signal(false);
-  /** The answer that the text ends with: the latest, or one that was opened. */
+  /** The answer that the text of the other views ends with: the latest answer, or one that was opened. */
   private readonly answer = signal<Answer | null>(null);
-  private prompt: number[] = []; // the ids that this answer follows
-  private opened = 0; // conversations that were opened
+  private prompt: number[] = []; // the ids of the prompt of this answer
+  private opened = 0; // number of conversations that were opened
   private readonly stops = new Queue();
   private readonly saves = new Queue();
-  private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>(); // answers, with their prompts
+  /** By the index of a message: the tokens of an earlier answer and its prompt; `from`: the answer's first position. */
+  private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>();
 
-  /** The tokens of the answer that ends the text, and the position of the first; null if the text is another one. */
+  /** The tokens of the answer that ends the text, and the position of the first; null if no answer ends the text. */
   readonly written = computed<{ message: number; from: number; tokens: readonly Tok[] } | null>(() => {
     const answer = this.answer.value;
     const { value: tokens } = generation.tokens;
@@ -54,20 +55,20 @@ class ChatStore {
     return { ...answer, tokens: tokens.slice(answer.from) };
   });
 
-  /** The share of the context that the conversation takes: tokens, and the maximum. */
+  /** The number of tokens of the context that the conversation takes, and the size of the context in tokens. */
   readonly context = computed(() => ({
     tokens: this.written.value ? generation.tokens.value.length : 0,
     limit: models.ready?.manifest.config.n_positions ?? 0,
   }));
 
-  /** A hint that the next message will not fit next to the oldest ones; "": it will. */
+  /** A warning if the next message may not fit the context together with the oldest messages; "": it will fit. */
   readonly warning = computed(() => {
     const { tokens, limit } = this.context.value;
     if (!tokens || this.answering.value || tokens + reserved(this.length.value, limit) <= limit + 1) return "";
     return "The context is nearly full: from the next message on, the model no longer reads the oldest messages.";
   });
 
-  /** The messages of the conversation, after the system prompt. */
+  /** The messages of the conversation, with the system prompt first. */
   get messages(): ChatMessage[] {
     const system = this.system.value;
     return [...(system.trim() ? [{ role: "system", content: system } as const] : []), ...this.current.value.messages];
@@ -81,7 +82,7 @@ class ChatStore {
     effect(() => {
       const { value: written } = this.written;
       const text = written?.tokens.map((tok) => tok.text).join("");
-      if (!written || text === undefined || !this.answering.peek()) return; // it does not change
+      if (!written || text === undefined || !this.answering.peek()) return; // no answer is being written
       const { messages } = this.current.peek();
       const message = messages[written.message];
       if (message?.role !== "assistant" || message.content === text) return;
@@ -116,8 +117,8 @@ class ChatStore {
   }
 
   /**
-   * Continues the answer that the text ends with from a position on; `instead` is then the token there. The messages
-   * after it are removed.
+   * Generates the last part of the answer that ends the text again, from a position on; `instead` replaces the token at
+   * this position. Removes the messages after the answer.
    */
   async continueAt(position: number, instead?: number): Promise<void> {
     await this.stop();
@@ -132,8 +133,8 @@ class ChatStore {
   }
 
   /**
-   * Makes an answer the text of all views, with the tokens that the model wrote. An answer of a stored conversation is
-   * encoded again. Returns false if that failed, or if another conversation or answer was opened first.
+   * Shows an answer, as the tokens that the model wrote, in all views. An answer of a stored conversation is encoded
+   * again. Returns false if encoding failed, or if another conversation or answer was opened before encoding ended.
    */
   async inspect(message: number): Promise<boolean> {
     if (this.answering.value) return false;
@@ -177,8 +178,8 @@ class ChatStore {
   }
 
   /**
-   * Stops the answer, also one that has not begun. Calls resolve in their order, each after the previous caller has
-   * continued: it may have opened a conversation, or begun an answer, which is stopped as well.
+   * Stops the answer, even if it has not begun. Calls resolve in order, each after the previous caller has continued.
+   * If that caller began an answer, this call stops that answer too.
    */
   stop(): Promise<void> {
     return this.stops.run(async () => {
@@ -204,11 +205,11 @@ class ChatStore {
     if (found) this.follow(id, found);
   }
 
-  /** Shows what another tab has stored of this conversation, unless this tab is changing it. */
+  /** Shows this conversation as another tab has stored it, unless this tab is changing it. */
   private follow(id: string, found: Conversation | undefined): void {
     if (id !== this.current.value.id || this.answering.value || this.editing.value !== null) return;
     if (this.saves.restingMs < 0) {
-      // `save` finds the other tab's change, if it is this conversation that it stores
+      // if the running `save` stores this conversation, it finds the other tab's change; read the result afterwards
       void this.saves.idle.then(async () => this.follow(id, await this.conversations.read(id)));
       return;
     }
@@ -221,7 +222,7 @@ class ChatStore {
     await this.conversations.remove(conversation.id);
   }
 
-  /** Adds saved conversations from files and shows the last one. A file that is none changes nothing but the status. */
+  /** Adds saved conversations from files and shows the last one. Any other file changes nothing but the status. */
   async openFiles(files: readonly File[]): Promise<void> {
     const problems: string[] = [];
     for (const file of files) {
@@ -239,7 +240,7 @@ class ChatStore {
     if (problems.length) this.status.value = problems.join(" ");
   }
 
-  /** Sets the system message of the conversation, and of those after it. */
+  /** Sets the system message of this conversation and of new ones. */
   async setSystem(text: string): Promise<void> {
     this.system.value = text;
     this.change({ system: text });
@@ -270,7 +271,7 @@ class ChatStore {
     this.conversations.open(conversation);
   }
 
-  /** Replaces the last answer by one with the same seed, as after a change of the model. */
+  /** Replaces the last answer by one with the current seed and settings, for example after a change of the model. */
   private async again(): Promise<void> {
     const { messages } = this.current.value;
     const end = messages.findLastIndex(({ role }) => role === "user");
@@ -280,7 +281,7 @@ class ChatStore {
     await this.reply();
   }
 
-  /** Generates the text another time, as an answer only if no conversation was opened since `opened`. */
+  /** Generates the text again. It replaces the answer only if the number of opened conversations is still `opened`. */
   private async repeated(opened: number): Promise<void> {
     if (this.opened === opened) return this.again();
     const { prompt } = this;
@@ -325,14 +326,14 @@ class ChatStore {
     }
   }
 
-  /** Returns why an answer from this position of the text on ended before the model ended it; "": it did not. */
+  /** Returns why the answer, generated from this position on, was cut off; "" unless it reached a limit or failed. */
   private ending(position: number): string {
     if (generation.ended.value === "failed") return generation.note.value;
     if (generation.ended.value !== "tokens") return "";
     const most = this.length.value;
     return this.space(position) < most
       ? `The answer ends here: the context of ${this.context.value.limit} tokens is full.`
-      : `The answer reached its maximum of ${most} tokens, which the settings can raise.`;
+      : `The answer reached its maximum of ${most} tokens. You can raise it in the settings.`;
   }
 
   /** Returns how many tokens an answer may have from this position of the text on. */

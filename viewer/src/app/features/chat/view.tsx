@@ -1,4 +1,4 @@
-// The Chat view: a conversation with the model, whose answers open to their tokens.
+// The Chat view: a conversation with the model. Each answer can be opened to show its tokens.
 
 import { Check, Copy, MessageSquare, Pencil, RefreshCw, SendHorizontal } from "lucide";
 import { useSignal } from "@preact/signals";
@@ -19,7 +19,7 @@ import { List, Settings } from "./side";
 import { chat, params } from "./store";
 import style from "./style.module.css";
 
-const END = 60; // pixels from the end of the page within which it follows an answer
+const END = 60; // the page scrolls with an answer while at most this many pixels of the page are below the window
 const INSIDE: readonly [ViewName, string][] = [
   ["attention", "Attention"],
   ["blocks", "Blocks"],
@@ -51,7 +51,7 @@ function ChatView() {
   );
 }
 
-/** The messages of the conversation, or what a visitor may ask. */
+/** Shows the messages of the conversation, or questions to try before the first message. */
 function Messages() {
   const { messages, dropped } = chat.current.value;
   const end = useRef<HTMLDivElement>(null);
@@ -81,7 +81,7 @@ function Messages() {
   );
 }
 
-/** Shown until the model can run. */
+/** Shows the view, with a disabled field for messages, until the model can run. */
 function ComingChat() {
   return (
     <section class={style.chat} aria-label="Chat">
@@ -110,7 +110,7 @@ function Welcome({ about: { model, prompts, split }, coming = false }: { about: 
         {split
           ? "A part of the model runs on a server, which could read what you type."
           : "The model runs in your browser: nothing you type leaves this page. " +
-            "Every answer opens to its tokens, with their alternatives and what they attend to."}
+            "You can open every answer to see its tokens, the alternatives to each token, and what it attends to."}
       </p>
       <div class={ui.buttons} role="group" aria-label="Questions to try">
         {prompts.map(({ title, text }) => (
@@ -123,7 +123,7 @@ function Welcome({ about: { model, prompts, split }, coming = false }: { about: 
   );
 }
 
-/** A message of the user, which can be edited. */
+/** Shows a message of the user, which can be edited. */
 function Question({ message, at }: { message: ChatMessage; at: number }) {
   const text = useSignal(message.content);
   if (chat.editing.value === at) {
@@ -159,7 +159,7 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
           <button type="button" onClick={cancel}>
             Cancel
           </button>
-          <small class={ui.dim}>This replaces the messages after it.</small>
+          <small class={ui.dim}>Sending again replaces the messages after this one.</small>
         </div>
       </form>
     );
@@ -196,7 +196,7 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
   );
 }
 
-/** An answer: formatted, or as tokens if the text of the other views holds it. */
+/** Shows an answer: formatted, or as tokens if the answer is part of the text that the other views show. */
 function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
   const written = chat.written.value?.message === at ? chat.written.value : null;
   const last = at === chat.current.value.messages.length - 1;
@@ -257,7 +257,7 @@ function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
   );
 }
 
-/** Answers the last message of the user, instead of its answer if it has one. */
+/** Answers the last message of the user, and replaces its previous answer if there is one. */
 function answerAgain(): void {
   void chat.regenerate();
   focusMessage();

@@ -7,7 +7,7 @@ import { engine } from "../../stores/model";
 
 class DeviceStore {
   readonly comparing = signal(false);
-  /** Why the last comparison failed; "": it did not. */
+  /** Why the last comparison failed; "" if it did not fail. */
   readonly problem = signal("");
   private readonly compared = signal<{ model: Model; parity: Parity } | null>(null);
   /** The last comparison of the model in use; null: none yet. */

@@ -1,4 +1,4 @@
-// The Device view: the GPU, the recording chosen for it, and the comparison with the desktop.
+// The Device view: the GPU, the recorded programs chosen for it, and the comparison with the desktop.
 
 import { CircleCheck, CircleX, Cpu } from "lucide";
 import type { Parity } from "../../../runtime/engine/parity";
@@ -16,7 +16,7 @@ import style from "./style.module.css";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-const OWN = ["state", "input", "scratch"]; // roles of textures other than weights
+const OWN = ["state", "input", "scratch"]; // roles of the textures other than weights
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 function DeviceView() {
@@ -176,7 +176,7 @@ function ParityPanel() {
               relative error of {r.tolerance.relative.toExponential(1)}); KL divergence {r.kl.toExponential(1)} nats;
               greedy text {greedyText(r)};{" "}
               {r.firstApart
-                ? `${r.firstApart.name} is the first of ${r.names} activations outside the tolerance: ` +
+                ? `of ${r.names} activations, ${r.firstApart.name} is the first outside the tolerance: ` +
                   `${r.firstApart.here} here, ${r.firstApart.desktop} on the desktop.`
                 : `all ${r.names} activations are within the tolerance (at most ${percent(r.greatest)} of it).`}
             </p>

@@ -1,3 +1,3 @@
-// The parts of training together that other features may use.
+// The parts of federated training that other features may use.
 
 export { Together } from "./panel";

@@ -52,9 +52,9 @@ function Invitation() {
     >
       <p class={ui.dim}>
         Several devices train one model. The host sends the weights; this device trains them for some steps and sends
-        back the change. Your text never leaves this browser. The change of the weights goes to the host only. It does
-        not contain your text, but someone who analyses it could learn something about the text. Do not use confidential
-        text.
+        back the changes. Your text never leaves this browser. The changes of the weights go to the host only. They do
+        not contain your text, but someone who analyses the changes could learn something about the text. Do not use
+        confidential text.
       </p>
       <label class={ui.field}>
         <span>Invitation</span>

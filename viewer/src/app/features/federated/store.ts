@@ -22,7 +22,7 @@ class FederatedStore {
   readonly text = signal("");
   readonly source = signal("");
   readonly problem = signal("");
-  /** The shown state of the federation, renewed at most every `FRAME_MS`; null: none was joined. */
+  /** The state of the federation as shown, updated at most every `FRAME_MS` ms; null before a federation is joined. */
   readonly federation = signal<FederationState | null>(null);
   /** True if the page was opened with an invitation. */
   readonly invited = signal(false);
@@ -33,12 +33,12 @@ class FederatedStore {
     return this.federation.value !== null && !["over", "failed"].includes(this.federation.value.status);
   }
 
-  /** Without storage, a reload does not rejoin. */
+  /** Stores the invitation in this tab, so that a reload rejoins. Without storage, a reload does not rejoin. */
   private remember(joined: boolean): void {
     tabStorage.write(KEY, { link: this.link.value, name: this.name.value, joined } satisfies Remembered);
   }
 
-  /** Called when the panel is first shown: fills in the invitation of the address, or rejoins after a reload. */
+  /** Called when the panel is first shown: fills in the invitation that the address has, or rejoins after a reload. */
   open(): void {
     if (this.opened) return;
     this.opened = true;
@@ -64,7 +64,7 @@ class FederatedStore {
     if (origin !== location.origin) {
       this.problem.value =
         "This invitation is from another host, which this page cannot join. " +
-        `Open the link itself: ${origin} serves the page to join with.`;
+        `Open the invitation link itself: the page at ${origin} can join.`;
       return;
     }
     this.remember(true);
@@ -98,7 +98,7 @@ class FederatedStore {
 
 export const federated = new FederatedStore();
 
-/** The invitation of a link. The page's own address, which is written after it was read, has none. */
+/** The invitation that a link to this page carries. It is read from the page's address, but never written to it. */
 export const INVITATION: AnyParam = {
   key: "together",
   history: false,

@@ -1,4 +1,4 @@
-// The bar over the bottom of every view: the active changes, and where the text before and after them first differs.
+// The bar over the bottom of every view: the active changes, and the first difference that they make to the text.
 
 import { Scissors, X } from "lucide";
 import { useEffect } from "preact/hooks";
@@ -15,7 +15,7 @@ import style from "./style.module.css";
 const SOME = 8; // tokens of each text that the bar quotes
 const SOON = 300; // ms before the effect of a change is computed, so that the view draws first
 
-/** Starts computing a change's effect when both texts are complete. Used in the bar of all views, so it runs once. */
+/** Starts computing a change's effect when both texts are complete. Only the bar uses it, so that it runs once. */
 function useWeighed(whole: readonly Tok[] | null): void {
   const still = bothWritten();
   useEffect(() => {

@@ -13,11 +13,11 @@ const MAX_SHIFT = 3; // change in nats at which a token has its deepest colour
 /** True if both texts, before and after the change, are complete. */
 export const bothWritten = () => !generation.running.value && !interventions.status.value;
 
-/** Returns the position of the first generated token that differs in the changed model's text; -1: none. */
+/** Returns the position of the first generated token at which the changed model's text differs; -1: there is none. */
 export const parting = (whole: readonly Tok[], now: readonly Tok[]) =>
   whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
-/** The texts of the original and the changed model side by side, and the alternatives at their first difference. */
+/** Shows the texts of the original and the changed model side by side, and the alternatives at the first difference. */
 export function Compared() {
   const whole = interventions.before.value;
   const still = bothWritten();

@@ -33,7 +33,7 @@ export function AblateButton({ part }: { part: string }) {
   );
 }
 
-/** Returns all active changes except those of this kind to this part, which a new one replaces. */
+/** Returns all active changes except those of this kind to this part, which a new change replaces. */
 const others = (part: string, kind: "pattern" | "patch" | "steering") =>
   interventions.parts.value.filter((each) => {
     const change = parseIntervention(each);
@@ -75,7 +75,7 @@ export function LooksAt({ part }: { part: string }) {
   );
 }
 
-/** The controls for interventions on a block; `token` is the position that a patch applies to. */
+/** Shows the controls for interventions on a block; `token` is the position that a patch applies to. */
 export function AblateButtons({ block, token }: { block: number; token: number }) {
   return (
     <div class={classes(ui.buttons, style.parts)}>
@@ -116,7 +116,7 @@ export function Strength({ of }: { of: string }) {
   );
 }
 
-/** Activation patching: at one token, a part of a block outputs what it outputs there in another text. */
+/** Activation patching: at one token, replaces the output of a part of a block with its output for another text. */
 function Patch({ block, token }: { block: number; token: number }) {
   const text = useSignal("");
   const of = useSignal(""); // part of the block, such as "attn"; "": the whole block
@@ -131,8 +131,8 @@ function Patch({ block, token }: { block: number; token: number }) {
         Patch token {token} in block {block}
       </summary>
       <p class={ui.dim}>
-        Replaces the block's output at token {token} with its output at that token of another text. If the model then
-        predicts what it predicts for the other text, the difference between the texts is stored here.
+        At token {token}, replaces the block's output with the block's output for another text. If the model then makes
+        the same prediction as for the other text, this output holds the difference between the two texts.
       </p>
       <label class={ui.field}>
         <span>Other text</span>
@@ -160,7 +160,7 @@ function Patch({ block, token }: { block: number; token: number }) {
   );
 }
 
-/** Steering: adds to a block's output the difference between the stream at the ends of two texts. */
+/** Steering: adds to a block's output the difference between the residual streams at the ends of two texts. */
 function Steer({ block }: { block: number }) {
   const towards = useSignal("");
   const away = useSignal("");

@@ -11,7 +11,10 @@ class LearningStore {
   /** Null: no training. */
   readonly shown = signal<{ step: number; steps: number; loss: number | null; status: Status } | null>(null);
 
-  /** Follows the training: another session at once, its changes at most every `FRAME_MS`. Returns how to stop. */
+  /**
+   * Keeps `shown` up to date: for another session at once, for changes of a session at most every `FRAME_MS` ms.
+   * Returns a function that stops the updates.
+   */
   watch(): () => void {
     return follow(this.shown, () => this.read(), FRAME_MS);
   }

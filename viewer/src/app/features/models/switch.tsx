@@ -12,7 +12,7 @@ import ui from "../../ui/shared.module.css";
 import { learning } from "./store";
 import style from "./style.module.css";
 
-/** Selects a model. If none was trained here yet, opens the view that trains one. */
+/** Selects a model. If that is the visitor's own model and none was trained yet, opens the Train view. */
 async function choose(which: Used): Promise<void> {
   await models.use(which);
   if (which === "mine" && !engine().training.session) route.show("train");
@@ -77,7 +77,7 @@ function ModelSwitch() {
   );
 }
 
-/** A running training, shown on every tab; a click opens it. */
+/** Shows a running training on every tab; a click opens the Train view. */
 function TrainingChip() {
   const found = learning.shown.value;
   if (found?.status !== "running") return null;
@@ -89,7 +89,7 @@ function TrainingChip() {
   );
 }
 
-/** The chip and the switch; the space of the switch while the model loads. */
+/** Shows the chip and the switch. While the model loads, reserves the space of the switch. */
 function Corner() {
   const { phase } = models;
   const trains = generation.manifest.value?.training;

@@ -1,4 +1,5 @@
-// The start screen of a page without weights: a place to drop a model's files, what the file needs, and kept models.
+// The start screen of a page without weights: a place to drop a model's files, the memory that the model needs, and the
+// models in this browser's storage.
 
 import { useEffect, useRef } from "preact/hooks";
 import { canKeep } from "../../../runtime/engine/kept-models";
@@ -29,7 +30,7 @@ function Open() {
   );
 }
 
-/** The area to drop files on, which is also a button that opens the browser's file dialog. */
+/** Shows the area to drop files on, with a button that opens the browser's file dialog. */
 function Choose() {
   const over = useDrop((files) => void opening.open(files));
   const input = useRef<HTMLInputElement>(null);
@@ -64,15 +65,15 @@ function Choose() {
   );
 }
 
-/** A question about the link of the address. Nothing is fetched before the visitor agrees. */
+/** Shows the address of the model that the link to this page names, and a button that fetches the model. */
 function Link({ url }: { url: URL }) {
   const name = decodeURIComponent(url.pathname.split("/").at(-1) ?? "");
   return (
     <div class={ui.panel}>
       <h2>Fetch {name}?</h2>
       <p>
-        The link to this page asks for a model from <b>{url.host}</b>. That server then learns this device's address.
-        Nothing was fetched so far.
+        The link that opened this page names a model on <b>{url.host}</b>. If you fetch the model, that server learns
+        this device's IP address. Nothing has been fetched so far.
       </p>
       <p class={style.address}>{url.href}</p>
       <div class={ui.buttons}>
@@ -89,25 +90,25 @@ function Link({ url }: { url: URL }) {
   );
 }
 
-/** The size of a model and its memory, and the button that loads it. */
+/** Shows the size of a model, the memory that it needs, and the button that loads it. */
 function Found({ model }: { model: Openable }) {
   const { file, weights, all } = model.bytes;
   const button = useRef<HTMLButtonElement>(null);
   const idle = opening.doing.value === "";
   useEffect(() => {
-    if (idle) button.current?.focus(); // before, it is disabled
+    if (idle) button.current?.focus(); // the button is disabled while work is in progress
   }, [idle]);
-  const mix = model.mix === "file" ? "its own mix of types" : `the mix ${model.mix}`;
+  const mix = model.mix === "file" ? "" : ` in the mix ${model.mix}`;
   const rows: [string, string][] = [
     ["Model", `${model.shape}, ${countInWords(model.parameters)} parameters`],
-    ["File", `${megabytes(file)}, weights of ${mix}, used as stored`],
+    ["File", `${megabytes(file)}; weights${mix} are used as stored, without conversion`],
     [
       "Needs",
-      `${megabytes(all)} of graphics memory: ${megabytes(weights)} weights, ${megabytes(all - weights)} caches ` +
-        "and working textures",
+      `${megabytes(all)} of graphics memory: ${megabytes(weights)} for weights, ${megabytes(all - weights)} for ` +
+        "caches and working textures",
     ],
     ["Available", available(all)],
-    ["Context", `${thousands(model.positions)} tokens of the model's ${thousands(model.context)}`],
+    ["Context", `${thousands(model.positions)} of the model's ${thousands(model.context)} tokens`],
     ["Tokenizer", model.tokenizer ? "in the file" : "none that this page supports: prompts are lists of token ids"],
   ];
   return (
@@ -143,13 +144,13 @@ function Found({ model }: { model: Openable }) {
   );
 }
 
-/** Returns what this device says of its memory. */
+/** Describes the memory that the browser reports for this device. */
 function available(needed: number): string {
   const { deviceMemory } = navigator as { deviceMemory?: number };
-  if (deviceMemory === undefined) return "this browser does not say how much memory the device has";
+  if (deviceMemory === undefined) return "this browser does not report the device's memory";
   const tight = needed > deviceMemory * 2 ** 30 * 0.5 ? "; the model may not fit" : "";
   return (
-    `${deviceMemory} GB of memory${deviceMemory >= 8 ? " or more" : ""}; ` +
+    `${deviceMemory} GB${deviceMemory >= 8 ? " or more" : ""} of memory; ` +
     `browsers do not report graphics memory${tight}`
   );
 }
@@ -164,7 +165,7 @@ function Doing() {
   );
 }
 
-/** An error message, with its command in a monospaced font. */
+/** Shows an error message. If the message has a command, the command is in a monospaced font. */
 function Problem({ text }: { text: string }) {
   const at = text.indexOf("glgpt export ");
   if (at < 0) return <>{text}</>;
@@ -176,7 +177,7 @@ function Problem({ text }: { text: string }) {
   );
 }
 
-/** The models in this browser's storage. */
+/** Lists the models in this browser's storage. */
 function Kept() {
   const kept = opening.kept.value;
   if (!kept.length) return null;
@@ -206,13 +207,13 @@ function Kept() {
   );
 }
 
-/** The shapes that the page has programs for. */
+/** Lists the shapes (architectures with their sizes) that the page has programs for. */
 function Shapes() {
   const shapes = opening.shapes.value;
   if (!shapes.length) return null;
   return (
     <div class={style.shapes}>
-      <h3>This page runs models of these shapes, and their fine-tuned variants</h3>
+      <h3>This page runs these models and their fine-tuned variants</h3>
       <ul>
         {shapes.map((name) => (
           <li key={name}>{name}</li>

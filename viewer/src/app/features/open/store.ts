@@ -1,4 +1,4 @@
-// The start screen of a page without weights: which file the visitor opens, where it comes from, and what it needs.
+// The start screen of a page without weights: opens files, links and stored copies, and loads the chosen model.
 
 import { signal } from "@preact/signals";
 import { connections, folder, playerFile } from "../../../document";
@@ -15,7 +15,7 @@ import { models } from "../../stores/model";
 const MAX_LIST = 64 << 20; // bytes of player.json
 
 class OpenStore {
-  /** The names of the shapes that the page has programs for. */
+  /** The names of the shapes (architectures with their sizes) that the page has programs for. */
   readonly shapes = signal<readonly string[]>([]);
   /** The work in progress; "": none. */
   readonly doing = signal("");
@@ -24,9 +24,9 @@ class OpenStore {
   readonly problem = signal("");
   /** The model that can be loaded. */
   readonly found = signal<Openable | null>(null);
-  /** The address that a link to this page asks for, until the visitor has decided. */
+  /** The address of the model that the link to this page names, until the visitor has decided whether to fetch it. */
   readonly link = signal<URL | null>(null);
-  /** The models in this browser's storage, and true if the next one is to be added. */
+  /** The models in this browser's storage; if `keep` is true, the model that is loaded next is added to them. */
   readonly kept = signal<readonly Kept[]>([]);
   readonly keep = signal(false);
   private index: PlayerDocument | null = null;
@@ -54,7 +54,7 @@ class OpenStore {
     return this.index;
   }
 
-  /** Does `work` as the work in progress. */
+  /** Runs `work`, with `doing` as the description of the work in progress. */
   private async run(doing: string, work: () => Promise<void>): Promise<void> {
     this.doing.value = doing;
     await this.attempt(work);
@@ -62,7 +62,7 @@ class OpenStore {
     this.share.value = null;
   }
 
-  /** Does `work` and shows its error, if any. */
+  /** Runs `work` and shows its error, if any. */
   private async attempt(work: () => Promise<void>): Promise<void> {
     this.problem.value = "";
     try {
@@ -73,7 +73,7 @@ class OpenStore {
     }
   }
 
-  /** Reads the headers of files, and shows what loading them takes. */
+  /** Reads the headers of files, and shows the memory that loading them takes. */
   open(files: readonly File[]): Promise<void> {
     if (this.doing.value || !files.length) return Promise.resolve();
     this.found.value = null;
@@ -84,7 +84,7 @@ class OpenStore {
     });
   }
 
-  /** Loads the model that was found; keeps its files if the visitor asked for that. */
+  /** Loads the model that was found. If `keep` is set, stores a copy of its files first. */
   load(): Promise<void> {
     const { value: found } = this.found;
     if (!found || this.doing.value) return Promise.resolve();
@@ -101,7 +101,7 @@ class OpenStore {
     await keepModel(this.files, (done, total) => (this.share.value = done / total));
   }
 
-  /** Fetches the model of the link, as the visitor agreed. */
+  /** Fetches the model of the link, after the visitor has agreed. */
   fetch(): Promise<void> {
     const { value: url } = this.link;
     if (!url || this.doing.value) return Promise.resolve();
@@ -119,7 +119,7 @@ class OpenStore {
     }).finally(() => (this.stop = null));
   }
 
-  /** True while a download runs, which `cancel` ends. */
+  /** True while a download runs. `cancel` ends the download. */
   get fetching(): boolean {
     return this.doing.value.startsWith("Fetching");
   }

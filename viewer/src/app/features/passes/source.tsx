@@ -22,7 +22,7 @@ function Marked({ text }: { text: string }) {
   );
 }
 
-/** Splits a shader into the recorder's prelude, which ends with its tensors' `STORE_` macros, and its own text. */
+/** Splits a shader into the recorder's prelude, which ends with the tensors' `STORE_` macros, and the text after it. */
 export function split(text: string): [string, string] {
   const lines = text.split("\n");
   const last = lines.findLastIndex((line) => line.startsWith("#define STORE_"));
@@ -35,7 +35,7 @@ export function split(text: string): [string, string] {
   ];
 }
 
-/** A shader: its own text, and the recorder's prelude folded away. */
+/** Shows a shader: its text after the recorder's prelude, and the prelude, which is folded. */
 export function Source({ name, text }: { name: string; text: string }) {
   const [before, own] = split(text);
   return (
@@ -45,7 +45,7 @@ export function Source({ name, text }: { name: string; text: string }) {
       </h3>
       <Marked text={own} />
       <details>
-        <summary>Generated prelude: how texels are fetched, and the layout of its tensors</summary>
+        <summary>Generated prelude: how texels are fetched, and the layout of the shader's tensors</summary>
         <Marked text={before} />
       </details>
     </>

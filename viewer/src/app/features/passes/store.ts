@@ -1,4 +1,4 @@
-// The selection of the Passes view, and playing up to it.
+// The selection of the Passes view. Plays an entry (a recorded list of passes) up to a pass.
 
 import { signal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
@@ -8,7 +8,7 @@ import { param, parseText, parseWhole } from "../../stores/link";
 
 class PassStore {
   readonly entry = signal("");
-  /** The pass of the entry, from 0; clamped to its last pass. */
+  /** The index of the selected pass in the entry, from 0; a greater index than the last selects the last pass. */
   readonly pass = signal(Infinity);
 
   readonly params = [
@@ -22,7 +22,7 @@ class PassStore {
     }),
   ];
 
-  /** Selects a pass of an entry; without one, its last. */
+  /** Selects a pass of an entry; by default, the last pass. */
   select(entry: string, pass = Infinity): void {
     this.entry.value = entry;
     this.pass.value = pass;

@@ -1,4 +1,5 @@
-// The Passes view: the recorded program as a list, played pass by pass.
+// The Passes view: the recorded program as a list, played pass by pass. An entry of the program is a list of passes for
+// one purpose, such as decoding a token.
 
 import { ListVideo, Pause, Play, SkipBack, StepBack, StepForward, Timer } from "lucide";
 import { useSignal } from "@preact/signals";
@@ -147,18 +148,18 @@ function PassesView() {
 
 function describe(entry: string): string {
   const label = generation.tokens.value.at(-1)?.label ?? "";
-  if (entry === "decode") return `All passes that decode one token: here the last one of the text, “${label}”.`;
+  if (entry === "decode") return `All passes that decode one token: here the last token of the text, “${label}”.`;
   if (entry === "prepare")
     return "Runs once after the weights are loaded: folds each layer norm into the matrix product after it.";
   if (entry === "lens")
     return "Used by the Blocks tab: computes the logits after every block, not only after the last.";
   if (entry === "sample")
     return (
-      "Samples the token from the logits that decoding left: finds the candidates and the threshold of top-k, " +
+      "Samples the token from the logits that decoding computed: finds the candidates and the threshold of top-k, " +
       "then draws one of the remaining tokens."
     );
   if (entry === "sample_nucleus")
-    return "Samples with top-p, which may keep thousands of tokens: narrows down the logit at which the nucleus ends.";
+    return "Samples with top-p, which may keep thousands of tokens: narrows down the lowest logit that top-p keeps.";
   return `All passes that prefill ${sizes([entry], "prefill_").join()} tokens of a prompt at once.`;
 }
 
@@ -240,7 +241,7 @@ function TimeButton({ entry, disabled, found }: TimeProps) {
   );
 }
 
-/** The shaders that take most of the time. */
+/** Lists the shaders that take most of the time. */
 function Shares({ entry, timing }: { entry: Entry; timing: Timing }) {
   const sums = new Map<string, number>();
   entry.passes.forEach((p, i) => sums.set(stem(p), (sums.get(stem(p)) ?? 0) + timing.us[i]!));
@@ -260,7 +261,7 @@ interface SheetProps {
   choose: (at: number) => void;
 }
 
-/** Thumbnails of what each pass wrote, filled as the passes are played. */
+/** Shows thumbnails of what each pass wrote, which are drawn as the passes are played. */
 function Sheet({ entry, at, choose }: SheetProps) {
   const sheet = useRef<HTMLDivElement>(null);
   const painted = useRef({ key: "", upTo: -1 });
@@ -287,7 +288,7 @@ function Sheet({ entry, at, choose }: SheetProps) {
         }
         model.player.play(entry.name, i, i + 1);
         const { view, firstColumn } = writtenBy(model.player, texture, entry.passes[i], text.length);
-        const written = entry.passes[i]!.row ? text.length : Infinity; // a cache is as long as the context
+        const written = entry.passes[i]!.row ? text.length : Infinity; // only a cache has rows that are not in use yet
         const height = Math.min(view.rows / view.tiles[0], written);
         const rows = height * view.tiles[0];
         const shown = { rows, first: 0, height, firstColumn, range: null, palette: PALETTES[0] };
@@ -363,7 +364,7 @@ const LIKELIEST = 5;
 
 const writesToken = (pass: Pass) => pass.outputs.some(([texture]) => texture === TOKEN);
 
-/** The token that the last pass chose: the greatest of the logits that the previous pass computed. */
+/** Shows the token that the last pass chose: the one with the greatest of the logits from the previous pass. */
 function Chosen({ entry, at }: { entry: Entry; at: number }) {
   const found = useSignal<Outcome | null>(null);
   const busy = generation.running.value;
@@ -490,7 +491,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
   );
 }
 
-/** An input of a pass: a link to its texture, and to the pass that wrote it last. */
+/** Shows an input of a pass: a link to its texture, and a link to the pass that last wrote the texture. */
 function Link({ entry, at, name, move }: { entry: Entry; at: number; name: string; move: (at: number) => void }) {
   const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
   return (
@@ -507,7 +508,7 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
   );
 }
 
-/** Returns the row and column labels of a pass's output if it is an activation or a cache; else none. */
+/** Returns the row and column labels of a pass's output; an output other than an activation or a cache has none. */
 function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
   const { model } = engine();
   const { view, rows } = outcome(model, entry, pass, texture);

@@ -23,8 +23,8 @@ export function SelfTest() {
           <Mark />
           <h1>glgpt</h1>
           <p class={frame.about}>
-            Draws every operation that models use on this device, and compares the numbers with exact ones. It needs no
-            model, and nothing is sent.
+            Runs on this device every operation that models use, and compares the results with exact numbers. The test
+            needs no model, and nothing is sent.
           </p>
           <a class={style.back} href="#">
             Open the page
@@ -82,9 +82,9 @@ function Verdict({ report }: { report: Report | null }) {
 
 function sentence({ passed, failed, skipped, seconds }: Report): string {
   const counts = failed
-    ? `${failed} of ${passed + failed} checks failed: models would not run here, or compute wrong numbers`
+    ? `${failed} of ${passed + failed} checks failed: models would not run here, or would compute wrong numbers`
     : `All ${passed} checks passed`;
-  return `${counts}${skipped ? `; ${skipped} were skipped` : ""}. It took ${seconds} s.`;
+  return `${counts}${skipped ? `; ${skipped} were skipped` : ""}. The test took ${seconds} s.`;
 }
 
 function Failures({ report }: { report: Report }) {
@@ -106,13 +106,14 @@ function Failures({ report }: { report: Report }) {
   );
 }
 
-/** Lists the formats, each with the op whose error comes nearest to what is allowed. */
+/** Lists the formats, each with the op whose error comes nearest to the allowed error. */
 function Formats({ of }: { of: Report["formats"] }) {
   return (
     <div class={ui.panel} data-part="formats">
       <h2>Formats of numbers</h2>
       <p class={ui.dim}>
-        The bar is the greatest error, as a share of what rounding may cause, in the operation named next to it.
+        The bar shows the greatest error as a share of the error that rounding may cause. The operation with this error
+        is named next to the bar.
       </p>
       <table class={style.formats}>
         <tbody>
@@ -182,8 +183,8 @@ function Copied({ report }: { report: Report }) {
     <div class={classes(ui.panel, style.whole)} data-part="json">
       <h2>Report</h2>
       <p class={ui.dim}>
-        Nothing is sent. To report this device, paste the text into the form “Report a device” of the project's issues:
-        it names the graphics card and the browser.
+        Nothing is sent. To report this device, paste the text into the form “Report a device” of the project's issues.
+        The text names the graphics card and the browser.
       </p>
       <textarea class={style.json} readOnly rows={5} aria-label="Report as JSON" value={text} />
       <div class={ui.buttons}>

@@ -17,12 +17,12 @@ class SelfTestStore {
   readonly problem = signal("");
   readonly doing = signal<{ what: string; done: number; total: number } | null>(null);
 
-  /** True if the address asks for the self-test, which needs no model. */
+  /** True if the address requests the self-test, which needs no model. */
   get isAsked(): boolean {
     return HASH.test(location.hash);
   }
 
-  /** Runs all cases, or those of the ops that the address names: `#selftest&op=matmul`. */
+  /** Runs all cases, or only those of the ops that the address names, as in `#selftest&op=matmul`. */
   async run(): Promise<void> {
     this.report.value = null;
     this.problem.value = "";
@@ -31,7 +31,7 @@ class SelfTestStore {
       const ops = new URLSearchParams(location.hash.slice(1)).getAll("op");
       this.report.value = await selfTest(await read(), HOST, ops, (...now) => this.show(...now));
     } catch (error) {
-      const lost = `The browser lost the graphics context while it drew. Reload the page to try again.`;
+      const lost = `The browser lost the graphics context during the test. Reload the page to try again.`;
       this.problem.value = error instanceof ContextLost ? lost : reason(error);
     }
     this.doing.value = null;

@@ -1,10 +1,11 @@
-// State of the split strip: which blocks run where, and the time and bytes of each token.
+// State of the split strip: the split point, and the time and bytes of each token. The split point is the number of the
+// model's blocks that run in this page; the other blocks run on a server.
 
 import { effect, signal, untracked } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
 import type { Crossing, Split, SplitStatus } from "../../../runtime/engine/split";
 
-/** Means over the latest tokens: milliseconds in the page, on the network and on the server, and bytes both ways. */
+/** Means over the latest tokens: ms in the page, on the network and on the server, and bytes in both directions. */
 export interface Way {
   here: number;
   wire: number;
@@ -21,7 +22,7 @@ class SplitStore {
   /** The last token's round trip, and totals over all tokens. */
   readonly last = signal<Crossing | null>(null);
   readonly total = signal({ tokens: 0, sent: 0, received: 0, reconnects: 0, guessed: 0, accepted: 0 });
-  /** True if the page guesses ahead; null: only while the network takes longer than both sides together. */
+  /** True if the page guesses tokens ahead; null: only while the network takes longer than page and server together. */
   readonly speculate = signal<boolean | null>(null);
   readonly mean = signal<Way>(NONE);
   /** The number of blocks that run in the page, and the means for each number that was tried. */
@@ -47,7 +48,7 @@ class SplitStore {
     model.split!.speculate = this.speculate.value = how;
   }
 
-  /** Follows the model's connection from its first call on. */
+  /** Follows the model's connection. Another call for the same connection does nothing. */
   watch(model: Model): void {
     const split = model.split!;
     if (this.watched === split) return;
@@ -80,7 +81,7 @@ class SplitStore {
       guessed: split.guessed,
       accepted: split.accepted,
     };
-    // a chunk of a prompt, or a token from before the split point moved
+    // the means leave out chunks of a prompt, and tokens of the previous split point
     if (crossing.rows > 1 || crossing.blocks !== this.here.value) return;
     this.latest.push(crossing);
     if (this.latest.length > LATEST) this.latest.shift();

@@ -1,4 +1,4 @@
-// The strip above the views of a split model: where each block runs, what crosses the network, and each side's time.
+// The strip above the views of a split model: the blocks that run on each side, the traffic, and each side's time.
 
 import { untracked, useSignal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
@@ -85,7 +85,7 @@ function said(): string {
     case "connected":
       return "Connected";
     case "idle":
-      return problem ? `${problem} The next token will try again.` : "Not connected yet: connects with the first token";
+      return problem ? `${problem} The next token reconnects.` : "Not connected yet: connects with the first token";
     default:
       return problem || "Connecting…";
   }
@@ -139,7 +139,7 @@ function Slider({ model, here, blocks }: { model: Model; here: number; blocks: n
   );
 }
 
-/** A table with the speed and cost of each split point that was tried. */
+/** Shows a table with the speed and cost of each split point (number of blocks in this page) that was tried. */
 function Tried({ blocks, here }: { blocks: number; here: number }) {
   const tried = [...split.tried.value].sort(([a], [b]) => a - b);
   if (!tried.length)
@@ -189,7 +189,7 @@ interface SideProps {
   names: string[];
   busy: number;
   kind: "here" | "there";
-  /** Names of parts that run on this side after the other side's blocks. */
+  /** Names of the parts that run on this side after the blocks of the other side. */
   behind: string[];
 }
 
@@ -216,7 +216,7 @@ function Side({ label, names, busy, kind, behind }: SideProps) {
 
 const PLACES: Record<string, string> = { here: "here", wire: "on the network", there: "on the server" };
 
-/** A bar that divides a token's time: in this page, on the network, on the server. */
+/** Shows a bar that divides a token's time: in this page, on the network, on the server. */
 function Bars() {
   const { here, wire, there } = split.mean.value;
   const sum = here + wire + there;
@@ -241,7 +241,7 @@ function Bars() {
   );
 }
 
-/** A field for the access token of a server that requires one. */
+/** Shows a field for the access token, if the server requires one. */
 function Token({ model }: { model: Model }) {
   const token = useSignal("");
   const send = (event: Event) => {

@@ -1,5 +1,5 @@
-// The machine: a live picture of the whole model. Each column is a block, each cell a stage, drawn from the texture
-// that its pass wrote; lines show how the residual stream runs through the blocks.
+// The machine: a live picture of the whole model. Each column is a block. Each cell is a stage: a pass whose output is
+// drawn from the texture that the pass wrote. Lines show how the residual stream runs through the blocks.
 
 import type { ComponentChildren } from "preact";
 import { useSignal, type Signal } from "@preact/signals";
@@ -27,12 +27,12 @@ import ui from "../../ui/shared.module.css";
 import style from "./machine.module.css";
 
 const ENTRY = "decode";
-const COARSE = 3; // page pixels per picture pixel in each direction, to draw fewer
+const COARSE = 3; // page pixels per picture pixel in each direction, so that fewer pixels are drawn
 const WORDS = 4; // alternatives below the generated token
-const TIP = 320; // pixels of the description of a stage
-const TINY = 20; // pixels of a column that is narrower than a label
+const TIP = 320; // width in pixels of the description of a stage
+const TINY = 20; // maximum width in pixels of a column that is too narrow for a label
 
-/** The words for the rows of a group, next to their names. */
+/** The title and the description of each role, shown next to the names of its rows. */
 const DOES: Record<Role, readonly [string, string]> = {
   attention: ["Attention", "reads earlier tokens"],
   mlp: ["MLP", "works on one token"],
@@ -63,7 +63,7 @@ export function Machine() {
   );
 }
 
-/** Says in one line what flows from where to where. */
+/** Shows in one line how a token passes through the model. */
 function Explained({ blocks, children }: { blocks: number; children: ComponentChildren }) {
   const steps = ["token", "embedding", `${blocks} blocks`, "logits", "next token"];
   return (
@@ -78,7 +78,7 @@ function Explained({ blocks, children }: { blocks: number; children: ComponentCh
           ))}
         </b>{" "}
         <span class={style.more}>
-          Each block adds to the residual stream what attention read from earlier tokens, then what its MLP made of it.
+          Each block adds to the residual stream what attention read from earlier tokens, then the output of its MLP.
         </span>
       </p>
       {children}
@@ -104,7 +104,7 @@ function useWidth(of: { current: HTMLElement | null }): Signal<number> {
 const rolesOf = (names: Names) =>
   names.stages.map((stage) => roleOf(stage, names.activations.get(names.inBlock(0, stage.shows[0]!))?.kind));
 
-/** The columns of cells, the lines between them, the labels of rows and columns, and `children` over the picture. */
+/** Shows the picture (`children`), the lines between its cells, and the labels of its rows and columns. */
 function Diagram({ names, layout, children }: { names: Names; layout: Layout; children: ComponentChildren }) {
   const roles = rolesOf(names);
   return (
@@ -117,7 +117,7 @@ function Diagram({ names, layout, children }: { names: Names; layout: Layout; ch
   );
 }
 
-/** The lines of the residual stream. */
+/** Draws the lines of the residual stream. */
 function Lines({ layout, roles }: { layout: Layout; roles: readonly Role[] }) {
   const self = useRef<SVGSVGElement>(null);
   const height = useSignal(0);
@@ -140,7 +140,7 @@ function Lines({ layout, roles }: { layout: Layout; roles: readonly Role[] }) {
   );
 }
 
-/** Restarts the cells' animations, in the same cells, which keep the focus. */
+/** Restarts the animations of the cells without rendering the cells again, so that they keep the focus. */
 function restartAnimations(cells: HTMLElement | null): void {
   for (const each of cells?.getAnimations({ subtree: true }) ?? []) {
     each.cancel();
@@ -161,7 +161,7 @@ function Cells() {
   const list = useRef(stages(model, entry)).current;
   const columns = 2 + model.manifest.config.n_layer;
   const layout = useMemo(() => new Layout(width.value, columns), [width.value]);
-  const stop = useSignal(0); // the cell that Tab reaches
+  const stop = useSignal(0); // the cell that the Tab key focuses
   const pointed = useSignal<number | null>(null); // the cell that is described
   const margins = marginsOf(rolesOf(model.names));
   const lines = model.names.stages.length;
@@ -190,7 +190,7 @@ function Cells() {
         drawn.value = true;
         if (!generation.running.value) restartAnimations(over.current);
       };
-      await made.prepare(); // now, so that no token waits for it
+      await made.prepare(); // now, so that no token of a generation waits for it
       if (there() !== target) return; // the view is gone
       m.cache.watcher = strip.current = made;
       await still(made);
@@ -240,7 +240,7 @@ function Cells() {
 const marginOf = ([above, below]: readonly [number, number] = [0, 0], gap: number) =>
   `${above}px ${gap}px ${below}px 0`;
 
-/** The machine of the recorded generation: its recorded cells and, one after the other, its tokens. */
+/** Shows the machine for the recorded generation: the recorded cells, and the recorded tokens one after the other. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
   const frame = useRef<HTMLDivElement>(null);
   const width = useWidth(frame);
@@ -271,7 +271,7 @@ export function RecordedMachine({ at }: { at: Signal<number> }) {
   );
 }
 
-/** The recorded picture of all cells at token `at`, or at the last earlier token that has one. */
+/** Shows the recorded picture of all cells at token `at`, or at the last earlier token with a picture. */
 function RecordedPicture({ at, layout }: { at: number; layout: Layout }) {
   const { machine } = generation.recorded.value!;
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -281,7 +281,7 @@ function RecordedPicture({ at, layout }: { at: number; layout: Layout }) {
   );
   const [width, height] = useMemo(recordedSize, []);
   const [cell] = machine.cell;
-  const labels = layout.left(1, cell) - cell; // texels without a picture, after the embedding
+  const labels = layout.left(1, cell) - cell; // width of the column with labels, which is empty in the picture
   useLayoutEffect(() => {
     const flat = canvas.current?.getContext("2d");
     if (!flat) return;
@@ -310,7 +310,7 @@ function recordedPicture(bytes: Uint8Array, width: number, height: number): Imag
   return picture;
 }
 
-/** Labels of the rows, to the left of the first block: what each group does, and the name of each row. */
+/** Shows the labels of the rows, to the left of the first block: what each group does, and the name of each row. */
 function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) {
   return (
     <div class={style.rowNames} aria-hidden="true">
@@ -328,7 +328,7 @@ function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) 
   );
 }
 
-/** Labels below the columns; with many blocks, only for every fifth. Narrow columns have numbers only. */
+/** Shows labels below the columns. With many blocks, only every fifth has a label. Narrow columns have numbers only. */
 function BlockNames({ layout: { columns, labels, unit } }: { layout: Layout }) {
   const narrow = labels === 0;
   const ends = unit > TINY;
@@ -351,7 +351,7 @@ interface Target {
   open: () => void;
 }
 
-/** Returns the view that shows a stage best, opened at its block. */
+/** Returns the view that shows a stage best, with a function that opens it at the stage's block. */
 function targetOf(stage: Stage): Target {
   const { names } = engine().model;
   const block = names.block(stage.of);
@@ -408,7 +408,7 @@ function CellButton({ stage, at, stop, pointed, margin }: CellProps) {
 
 const TIP_ID = "stage-tip";
 
-/** Describes a stage: its name, what it is, and the texture that holds it. */
+/** Describes a stage: its name, its meaning, and the texture that holds its values. */
 function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
   const { names } = engine().model;
   const { rows, cols } = stage.view;
@@ -429,7 +429,7 @@ function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
       </p>
       <p class={style.texture}>
         {isThere(stage)
-          ? "It runs on the server now; this picture is an earlier one."
+          ? "This stage runs on the server now; its picture is from an earlier token."
           : `Blue is above zero, orange below. Click to open ${targetOf(stage).view}.`}
       </p>
     </div>
@@ -451,7 +451,7 @@ function isIntervened({ label, part }: Stage): boolean {
     .some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
-/** The generated token and its likeliest alternatives; with `input`, the previous token, which the model read last. */
+/** Shows the generated token and its likeliest alternatives; with `input`, shows the token that the model read last. */
 function Word({ at = generation.tokens.value.length - 1, input = false }: { at?: number; input?: boolean }) {
   const all = generation.tokens.value.slice(0, at + 1);
   const last = all.findLastIndex((t) => !t.given);
@@ -506,11 +506,11 @@ async function still(strip: Strip): Promise<void> {
   const ids = generation.readIds.value;
   if (generation.running.value || !ids.length) return;
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // the input that produced the last token
-  await strip.prepare(); // again, since another view may have resized the canvas
+  await strip.prepare(); // again, because another view may have resized the canvas
   await model.player.prepare(ENTRY);
   await model.cache.rewind(given, ENTRY);
   strip.see(given.length);
-  await model.player.passed(); // otherwise showing the picture would block the page until all this is done
+  await model.player.passed(); // otherwise showing the picture would block the page until these passes have run
   model.cache.watched(ENTRY, strip);
   await model.player.passed();
   strip.done();

@@ -24,7 +24,7 @@ interface Distribution {
   level: number;
 }
 
-/** The sliders of the sampling settings. */
+/** Shows the sliders of the sampling settings. */
 export function Sliders() {
   const remote = engine().model.split !== null; // a split server supports no repetition penalty
   return (
@@ -35,7 +35,7 @@ export function Sliders() {
         min={0}
         max={2}
         step={0.05}
-        hint="Below 1, likely tokens become likelier; above 1, unlikely ones do; 0: always take the likeliest token"
+        hint="Below 1, likely tokens become likelier; above 1, unlikely tokens do; 0: always take the likeliest token"
       />
       <Slider
         label="Top-k"
@@ -82,11 +82,11 @@ export function Sliders() {
   );
 }
 
-/** The distribution of a token under the current settings, and the token that was drawn. */
+/** Shows the distribution of a token under the current settings, and the token that was drawn. */
 export function Sampling() {
   const { tokens, chosen, running } = generation;
   const found = useSignal<Distribution | null>(null);
-  const shown = useRef({ key: "", until: 0 }); // the last draw that was animated, and until when
+  const shown = useRef({ key: "", until: 0 }); // the last draw that was animated, and when its animation ends
   const busy = running.value;
   const { vocab_size } = engine().model.manifest.config;
   const at = chosen.value || tokens.value.length - 1; // the first token has no prediction
@@ -150,12 +150,12 @@ function Slider({ label, of, min, max, step, hint, none }: SliderProps) {
   );
 }
 
-/** Returns the likeliest tokens and `id`, each with its sampling probability under the current settings. */
+/** Returns the likeliest tokens and the token `id`, each with its sampling probability under the current settings. */
 function redistributed({ all, at, level }: Distribution, id: number): Candidate[] {
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)) + level);
   const sampler = new Sampler({ ...settings.sampling(), seed: 0 });
   const text = new Set(engine().model.context.window(generation.ids.value.slice(0, at)));
-  const there = [...all.keys()].filter((i) => text.has(all[i]!.id)); // this sampler's ids are indices into `all`
+  const there = [...all.keys()].filter((i) => text.has(all[i]!.id)); // indices into `all`: the ids of this sampler
   const { sampled } = sampler.draw(sampler.adjusted(logits, there), 0);
   const shown = all.map((c, i) => [c, i] as const).filter(([c, i]) => i < BARS || c.id === id);
   return shown.map(([c, i]) => ({ ...c, sampled: sampled(i) }));

@@ -11,7 +11,7 @@ import style from "./style.module.css";
 
 const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
 
-/** The button that generates them. */
+/** Shows the button that generates the continuations. */
 export function SeveralButton() {
   const count = continuations.atOnce.value;
   if (!count) return null;
@@ -23,7 +23,7 @@ export function SeveralButton() {
       disabled={generation.running.value || same}
       title={
         same
-          ? "With temperature 0 or top-k 1, all would be the same"
+          ? "With temperature 0 or top-k 1, all continuations would be the same"
           : "Continues the prompt with this seed and the following ones at the same time"
       }
       onClick={() => void continuations.write()}
@@ -41,7 +41,7 @@ const ENDS: Record<Continuation["stopped"], string> = {
   context: ", at the end of the context",
 };
 
-/** The continuations. Choosing one generates it again as the text below, with its seed. */
+/** Shows the continuations. The chosen continuation is generated again with its seed, as the text below. */
 export function Several() {
   const texts = continuations.texts.value;
   const panel = useRef<HTMLElement>(null);
@@ -63,7 +63,7 @@ export function Several() {
       <header>
         <h2>{NUMBERS[count] ?? count} continuations</h2>
         <span class={ui.dim} role="status">
-          {continuations.note.value || (rate ? `${rate.toFixed(0)} tokens/s together` : "")}
+          {continuations.note.value || (rate ? `${rate.toFixed(0)} tokens/s in total` : "")}
         </span>
         <button class={ui.quiet} disabled={running} onClick={close}>
           Close

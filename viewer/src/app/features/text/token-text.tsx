@@ -1,4 +1,4 @@
-// Tokens of a text, shaded by surprise, and the alternatives to the chosen one.
+// Tokens of a text, shaded by surprise, and the alternatives to the chosen token.
 
 import { Component, type ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
@@ -10,19 +10,19 @@ import { isWide, percent } from "../../ui/tools";
 import style from "./style.module.css";
 
 export const MAX_BITS = 8; // surprise at which the colour is deepest
-const SLACK = 4; // a line counts as hidden if at most this many of its pixels are visible
+const SLACK = 4; // a line of text counts as hidden if at most this many pixels of its height are visible
 
 interface TokenTextProps {
   tokens: readonly Tok[];
-  /** The position of the first of them in the text. */
+  /** The position of the first of these tokens in the text. */
   from: number;
-  /** Generates the text again from a position on; `instead` is then the token there. */
+  /** Generates the text again from a position on; `instead` replaces the token there. */
   onContinue: (position: number, instead?: number) => void;
-  /** The end of the popup of the alternatives. */
+  /** Shown at the end of the popup with the alternatives. */
   footer?: ComponentChildren;
 }
 
-/** A part of the text as tokens. */
+/** Shows a part of the text as tokens. */
 export function TokenText({ tokens, from, onContinue, footer }: TokenTextProps) {
   const box = useRef<HTMLDivElement>(null);
   const chosen = generation.chosen.value;
@@ -59,7 +59,7 @@ export function TokenText({ tokens, from, onContinue, footer }: TokenTextProps) 
 interface TokenProps {
   tok: Tok;
   at: number;
-  /** True if it no longer fits the context. */
+  /** True if the token no longer fits the context. */
   past: boolean;
   chosen: boolean;
   focusable: boolean;
@@ -107,12 +107,12 @@ interface AlternativesProps {
   tok: Tok;
   at: number;
   box: HTMLElement | null;
-  /** Generates the text again from this token on; `instead` is then the token there. */
+  /** Generates the text again from this token on; `instead` replaces the token. */
   onContinue: (event: MouseEvent, instead?: number) => void;
   footer?: ComponentChildren;
 }
 
-/** A popup with the likeliest tokens at a position; above the token if it does not fit below it. */
+/** Shows a popup with the likeliest tokens at a position, above the token if the popup does not fit below it. */
 export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesProps) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
@@ -202,7 +202,7 @@ export function walk(event: KeyboardEvent): void {
   }
 }
 
-/** The model's probability and, for a sampled token, the sampler's. */
+/** Shows the model's probability of a token and, for a sampled token, the sampler's probability. */
 function Chances({ of: { p, sampled } }: { of: { p: number; sampled?: number } }) {
   return (
     <>

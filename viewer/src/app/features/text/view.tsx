@@ -24,7 +24,7 @@ import style from "./style.module.css";
 
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 25; // ms between two tokens of the recorded text
-const END = 40; // pixels from the end of the text within which it follows new tokens
+const END = 40; // the text scrolls to new tokens while at most this many pixels of the text are below the visible part
 
 function TextView() {
   return (
@@ -41,7 +41,7 @@ function TextView() {
   );
 }
 
-/** The shapes of the controls that appear when the model is ready. */
+/** Shows grey shapes where the controls will be when the model is ready. */
 function Skeleton() {
   return (
     <div class={style.skeleton} aria-hidden="true">
@@ -52,7 +52,7 @@ function Skeleton() {
   );
 }
 
-/** The recorded generation: it can be read and pointed at, but not continued. */
+/** Shows the recorded generation. A reader can point at its tokens, but cannot continue the text. */
 function RecordedText() {
   const { given } = generation.recorded.value!;
   const last = generation.tokens.value.length - 1;
@@ -72,8 +72,8 @@ function RecordedText() {
       <Text />
       <div class={classes(ui.panel, ui.controls, style.side)}>
         <p class={ui.dim}>
-          The model wrote this text when the page was exported. It stays here. You can continue it, or write your own
-          prompt, as soon as the model has loaded.
+          The model wrote this text when the page was exported. You can continue the text, or write your own prompt, as
+          soon as the model has loaded.
         </p>
         <Skeleton />
       </div>
@@ -81,11 +81,11 @@ function RecordedText() {
   );
 }
 
-/** Shows what a first visitor can try, a minute each, and the way to training a model. */
+/** Shows what a first-time visitor can try, in a minute each, and a button that leads to training a model. */
 function Invitations() {
   const draw = async () => {
     await generation.go(1);
-    // on a wide window it is visible
+    // in a wide window, this part is visible already
     if (!isWide()) document.querySelector("[data-part=sampling]")?.scrollIntoView({ block: "nearest" });
   };
   const train = (models.ready?.manifest ?? generation.recorded.value?.about)?.training;
@@ -117,13 +117,13 @@ function Invitations() {
   );
 }
 
-/** Opens the Train tab where the curve is. */
+/** Opens the Train tab at the step that shows the loss curve. */
 function openTraining(): void {
   train.stage.value = "train";
   route.show("train");
 }
 
-/** A loss that falls below two dashed lines. */
+/** Draws a loss that falls below two dashed lines. */
 function Falling() {
   return (
     <svg class={style.falling} viewBox="0 0 48 22" aria-hidden="true">
@@ -133,7 +133,7 @@ function Falling() {
   );
 }
 
-/** Who can read what is typed. */
+/** Shows who can read what is typed. */
 function Private() {
   const { model } = engine();
   const { placement, manifest } = model;
@@ -150,7 +150,7 @@ function Private() {
   );
 }
 
-/** The prompt, its buttons, how the next token is chosen, and the settings, which are folded in a narrow window. */
+/** Shows the prompt, its buttons, how the next token is chosen, and the settings (folded in a narrow window). */
 function Prompt() {
   const { running } = generation;
   const seeds = Number.MAX_SAFE_INTEGER;
@@ -187,7 +187,7 @@ function Prompt() {
         ) : (
           <button
             class={ui.primary}
-            title="Start again from the prompt (Ctrl+Enter in it)"
+            title="Start again from the prompt (Ctrl+Enter in the prompt)"
             onClick={() => void generation.write()}
           >
             Generate
@@ -245,15 +245,15 @@ function Prompt() {
         <p class={classes(ui.dim, style.room, given > context && ui.problem)}>
           {given > context
             ? `The prompt has ${given} tokens, but the context holds only ${context}: shorten the prompt.`
-            : `The context holds ${context} tokens, the prompt takes ${given}. ` +
-              "When the text outgrows the context, the model forgets its older half."}
+            : `The context holds ${context} tokens; the prompt takes ${given}. ` +
+              "When the text outgrows the context, the model forgets the older half of the text."}
         </p>
       </details>
     </div>
   );
 }
 
-/** Example prompts. */
+/** Shows example prompts. */
 function Examples() {
   const { prompts } = engine().model.manifest;
   if (!prompts.length) return null;

@@ -18,7 +18,7 @@ class TextureStore {
     this.texture.value = name;
   }
 
-  /** Holds an activation that came from a server, and releases the previous one; null: none. */
+  /** Releases the activation that is held, and holds `remote`, which was fetched from a server (null: nothing). */
   hold(remote: Uploaded | null): void {
     this.remote?.player.close();
     this.remote = remote;

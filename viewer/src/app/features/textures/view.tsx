@@ -24,7 +24,7 @@ import style from "./style.module.css";
 
 const OUTSIDE = "Embedding and output"; // textures that belong to no block
 
-/** An activation as one chunk of the text left it. */
+/** An activation after one chunk of the text was played. The text is played in chunks of several tokens. */
 interface Found {
   view: View;
   chunk: Chunk;
@@ -106,8 +106,8 @@ function TexturesView() {
         </div>
         <p class={classes(ui.dim, ui.explained)}>
           {spec?.role === "scratch"
-            ? `A scratch texture, as pass ${entry ? passes.of(entry) + 1 : 0} of ${passes.entry.value} leaves it; ` +
-              "other passes reuse it for other values."
+            ? `A scratch texture after pass ${entry ? passes.of(entry) + 1 : 0} of ${passes.entry.value}; ` +
+              "other passes reuse the texture for other values."
             : model.names.about(name)}
         </p>
         {isActivation && interventions.applied.value && (
@@ -159,12 +159,12 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
       {view.tiles[0] * view.tiles[1] > 1 && `, split into ${view.tiles[0]} x ${view.tiles[1]} tiles`}
       {view.panel > 0 && `, in panels of ${view.panel} texels, ${view.stack} stacked in a layer`}; texture of{" "}
       {spec.width} x {spec.height} texels in {spec.layers} {spec.layers > 1 ? "layers" : "layer"}, each texel{" "}
-      {FORMATS[view.dtype].texel}.{memory && " Layers are shown below each other, the values of a texel side by side."}
+      {FORMATS[view.dtype].texel}.{memory && " Layers are shown below each other; a texel's values are side by side."}
     </p>
   );
 }
 
-/** The list of names: a row of blocks, then the textures of the selected block. */
+/** Shows the list of names: a row of blocks, then the textures of the selected block. */
 function Names() {
   const { model } = engine();
   const { names } = model;
@@ -232,7 +232,7 @@ function Names() {
   );
 }
 
-/** The rows and columns of a texture, at the end of its line in the list. */
+/** Shows the rows and columns of a texture, at the end of the texture's line in the list. */
 function Size({ of: view }: { of: View | undefined }) {
   return view ? (
     <small aria-hidden="true">

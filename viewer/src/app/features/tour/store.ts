@@ -1,4 +1,4 @@
-// Which card of the tour is open.
+// The open card of the tour.
 
 import { signal } from "@preact/signals";
 import { param, parseWhole, unlessEmpty } from "../../stores/link";
@@ -22,7 +22,7 @@ class TourStore {
     }),
   ];
 
-  /** Opens a card; `alone`: not as part of the tour. */
+  /** Opens a card. `alone` opens it on its own, not as part of the tour. */
   open(number: number, alone = false): void {
     this.alone.value = alone;
     this.card.value = number;

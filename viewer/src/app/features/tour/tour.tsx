@@ -15,7 +15,7 @@ import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-/** Returns the name of a block's hidden MLP layer: the activation of the machine's last stage before an addition. */
+/** Returns the name of a block's hidden MLP layer, which the machine shows in the last stage with `adds`. */
 function hiddenLayer(block: number): string {
   const { names } = engine().model;
   return names.inBlock(block, names.stages.findLast(({ adds }) => adds)!.shows[0]!);
@@ -53,7 +53,10 @@ interface Card {
   go: () => void;
 }
 
-/** Returns the position of the last line end that text follows: a token that attends to the speaker's name. */
+/**
+ * Returns the position of the last line end with text in the next line; null: there is none. At this token, attention
+ * to the name of the speaker is visible.
+ */
 function lineEnd(): number | null {
   const at = generation.tokens.value.findLastIndex(
     (tok, i, all) => tok.text === "\n" && i < all.length - 1 && all[i + 1]!.text !== "\n",
@@ -67,7 +70,7 @@ const addsPositions = () => engine().model.names.positions === "absolute";
 const middle = (count: number) => Math.floor(count / 2);
 const layers = () => engine().model.manifest.config.n_layer;
 
-/** Functions, because some cards mention the current model and text. */
+/** The cards, as functions, because some cards mention the current model and text. */
 const CARDS: readonly (() => Card)[] = [
   () => ({
     title: "Tokens",
@@ -95,7 +98,7 @@ const CARDS: readonly (() => Card)[] = [
     title: "Attention",
     text:
       "To predict the next token, a token gathers information from earlier tokens; " +
-      "each head does so in its own way. The arcs show which tokens it attends to. " +
+      "each head does so in its own way. The arcs show which tokens the chosen token attends to. " +
       "In a square, each row is a token and shows how much it attends to each earlier one; a row adds up to 100%.",
     question: "Which head attends only to the previous token?",
     answer: "The one with a bright line just below the diagonal. Look in the first layers.",
@@ -111,12 +114,12 @@ const CARDS: readonly (() => Card)[] = [
       text:
         head?.text ??
         "Some heads attend to something specific: the previous token, the first one, the last comma, the end " +
-          "of a line. Point at a row to see which tokens it attends to.",
+          "of a line. Point at a row to see which tokens the row's token attends to.",
       question: head?.question ?? "What does this head attend to?",
       answer:
         head?.answer ??
         "Compare some of its rows. If the bright columns belong to tokens of one kind, the head attends to " +
-          "that kind. Many heads attend to the first token when they find nothing else.",
+          "that kind. Many heads attend to the first token if no other token is relevant.",
       go: () => {
         route.show("attention");
         generation.chosen.value = lineEnd();
@@ -129,10 +132,10 @@ const CARDS: readonly (() => Card)[] = [
   () => ({
     title: "MLP",
     text:
-      "After attention, each token passes through an MLP on its own: many small detectors, of which only a few " +
-      "respond. The sum of their responses is added to the stream.",
+      "After attention, an MLP processes each token separately. It has many small detectors, of which only a few " +
+      "respond to a token. The sum of their responses is added to the stream.",
     question: "How many of the detectors respond to one token?",
-    answer: "Few: most of a row is close to zero.",
+    answer: "Only a few: most of a row is close to zero.",
     go: () => textures.show(hiddenLayer(middle(layers()))),
   }),
   () => ({
@@ -140,7 +143,7 @@ const CARDS: readonly (() => Card)[] = [
     text:
       "Every block adds to the same stream of numbers. Decoding the stream after each block, as if it were the " +
       "last one, shows what the model would predict at that point.",
-    question: "In which block does the model make up its mind?",
+    question: "In which block does the model settle on its prediction?",
     answer:
       "Follow a column down: after the first blocks, the prediction is the token itself or a common one; " +
       "after the last ones, it is often the token that actually came next, which is framed.",
@@ -163,7 +166,7 @@ const CARDS: readonly (() => Card)[] = [
     title: "Sampling",
     text:
       "The scores become probabilities, and one token is drawn at random. " +
-      "Temperature makes the draw bolder or safer; top-k and top-p exclude unlikely tokens. " +
+      "A higher temperature makes unlikely tokens likelier; top-k and top-p exclude unlikely tokens. " +
       "Move the sliders in the settings and watch the bars.",
     question: "At which temperature is the likeliest token almost certain?",
     answer: "Close to 0. At 0 the draw is not random: it always takes the likeliest token.",
@@ -173,7 +176,7 @@ const CARDS: readonly (() => Card)[] = [
     title: "Training",
     text:
       "All weights were found by training: the model predicts each next token of a text, and its weights are " +
-      "moved a little towards the right answer, thousands of times." +
+      "moved a little towards the correct answer, thousands of times." +
       (engine().model.manifest.training ? " You can do it here." : ""),
     question: "How long does it take until the samples look like words?",
     answer: "A few hundred steps with the smallest size: letters and spaces come first, then short words.",
@@ -251,7 +254,7 @@ function Tour() {
   );
 }
 
-/** The buttons of a card that was opened alone. */
+/** Shows the buttons of a card that was opened alone. */
 function Alone({ number }: { number: number }) {
   const more = number === CARD.attention && engine().model.recording.interventions;
   return (
@@ -271,7 +274,7 @@ function Alone({ number }: { number: number }) {
   );
 }
 
-/** Opens a card, counted from 1, and its view; `alone`: not as part of the tour. */
+/** Opens a card, counted from 1, and its view. `alone` opens the card on its own, not as part of the tour. */
 export function openCard(number: number, alone = false): void {
   generation.chosen.value = null;
   tour.open(Math.min(Math.max(1, number), CARDS.length), alone);

@@ -13,7 +13,10 @@ class Inside {
     return (this.painter ??= new Painter(device, options));
   }
 
-  /** Draws the attention of all heads, and one matrix of the parameters, their gradients or their moments. */
+  /**
+   * Draws the attention of all heads, and one matrix: a parameter, its gradient, or one of its moments (the running
+   * means of gradients and of squared gradients).
+   */
   async draw(found: Session, grid: HTMLCanvasElement, plane: HTMLCanvasElement, texture: string): Promise<void> {
     const { model } = engine();
     const { trainer } = found;

@@ -101,7 +101,7 @@ function Controls() {
   );
 }
 
-/** A table of the time that each size would take on this device; it keeps its height before the speed is measured. */
+/** Shows the time that each size would take on this device. Reserves the table's height until the speed is measured. */
 function Costs({ offer }: { offer: Offer }) {
   const rate = train.deviceRate.value;
   const listed = train.index.value!.sizes.filter((s) => s.tokenizer === offer.tokenizer);
@@ -128,7 +128,7 @@ function Costs({ offer }: { offer: Offer }) {
   );
 }
 
-/** Returns a size's number of steps and the time that they take; for the selected size, the number in the schedule. */
+/** Returns a size's number of steps (of the selected size: the schedule's number), and the time that they take. */
 function cost(offer: Offer, rate: number, unit: string, relation: string): string {
   const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
   const count = `${thousands(steps)}${unit}`;
@@ -220,7 +220,7 @@ function Schedule({ fixed }: { fixed: boolean }) {
   );
 }
 
-/** The sketch's dashed lines: height in percent from the top, what such a model does, and its name. */
+/** The sketch's dashed lines: height in percent from the top, what the line's model does, and the model's name. */
 const LEVELS: readonly [number, string, string][] = [
   [9, "knows nothing: every token is equally likely", "chance"],
   [37, "counts how often each token occurs", "unigram"],
@@ -248,7 +248,7 @@ function Ahead() {
     const show = (found: readonly Figures[]) => {
       if (current) counted.value = found;
     };
-    void baselinesAhead(text, HELD, offer).then(show, () => {}); // without numbers, the sketch is complete too
+    void baselinesAhead(text, HELD, offer).then(show, () => {}); // the sketch does not need the numbers
     return () => {
       current = false;
     };
@@ -261,8 +261,8 @@ function Ahead() {
       <h2>Can it beat the dashed lines?</h2>
       <p>
         Start makes a new model of {countInWords(offer.count)} random weights and trains it on your text in{" "}
-        {cost(offer, train.deviceRate.value, " steps", ", about")}. The curve is its loss: how unsure it is of the next
-        token. Each dashed line is a simpler way to guess, without any attention.
+        {cost(offer, train.deviceRate.value, " steps", ", about")}. The curve is the loss: how unsure the model is of
+        the next token. Each dashed line is a simpler way to guess, without any attention.
       </p>
       <div
         class={style.sketch}
@@ -422,7 +422,7 @@ function Progress() {
   );
 }
 
-/** Samples over the steps, scrolled to the latest. */
+/** Shows the samples of all steps so far, scrolled to the latest. */
 function Samples() {
   const film = useRef<HTMLOListElement>(null);
   const found = train.shown.value;

@@ -5,10 +5,10 @@ import type { Schedule } from "../../../runtime/engine/manifest";
 import { param, parseNumber, parseOneOf, parseText, parseWhole, unlessEmpty, type AnyParam } from "../../stores/link";
 import { STAGES, type SettingsStore } from "./settings";
 
-/** A parameter that is applied once the sizes on offer are known. Until then, a link retains its text unchanged. */
+/** A parameter that is applied once the offered sizes are known. Until then, links carry its text unchanged. */
 class LateParam implements AnyParam {
   readonly history = false;
-  /** Its text in the link that the page was opened with; null: none. */
+  /** The parameter's text in the link that the page was opened with; null: none. */
   readonly came = signal<string | null>(null);
 
   constructor(
@@ -28,7 +28,7 @@ class LateParam implements AnyParam {
     return this.settings.index.value ? this.row.write() : this.came.value;
   }
 
-  /** Sets the signal from the text that came. */
+  /** Sets the signal from the text of the link. */
   apply(): void {
     const came = this.came.peek();
     this.row.read(new URLSearchParams(came === null ? {} : { [this.key]: came }));
@@ -38,12 +38,12 @@ class LateParam implements AnyParam {
 const NUMBERS = ["steps", "lr", "min_lr", "warmup", "evalEvery", "sampleEvery"] as const;
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
-/** Returns the setting that a training has unless another one is chosen. */
+/** Returns the default value of a setting; undefined if it is not known yet. */
 function usual(settings: SettingsStore, name: (typeof NUMBERS)[number]): number | undefined {
   return name === "evalEvery" || name === "sampleEvery" ? 50 : settings.offer()?.settings[name];
 }
 
-/** The rows of the settings. A link reproduces a training. The visitor's own text is never part of it. */
+/** The parameters of the settings. A link with them reproduces a training. It never contains the visitor's own text. */
 export class TrainParams {
   private readonly size: LateParam;
   private readonly vocabulary: LateParam;

@@ -11,19 +11,19 @@ import facts from "../../ui/facts.module.css";
 import style from "./style.module.css";
 
 const NAMES: Record<string, string> = {
-  model: "this model",
+  model: "the trained model",
   chance: "chance",
   unigram: "unigram",
   bigram: "bigram",
   trigram: "trigram",
-  embedded: "this page's own model",
+  embedded: "the model embedded in this page",
 };
 const COUNTS: Record<string, string> = {
   unigram: "counts single tokens",
   bigram: "counts pairs of tokens",
   trigram: "counts triples of tokens",
 };
-const SMALL = 200; // bins of the reliability plot with fewer tokens are drawn at half size
+const SMALL = 200; // dots of the reliability plot that stand for fewer tokens have half the radius
 
 export function ScoreStage() {
   const found = train.shown.value;
@@ -35,9 +35,9 @@ export function ScoreStage() {
       <div class={ui.panel}>
         <h2>How good is it?</h2>
         <p class={ui.dim}>
-          The last tenth of the text is held out: the model is not trained on it. Here the model predicts each token of
-          it, and so do baselines that only count tokens. <code>glgpt eval RUN --suite</code> prints the same results
-          for the same model.
+          The last tenth of the text is held out: the model is not trained on it. Here, the model predicts tokens of
+          this text; so do baselines that only count tokens, for comparison. <code>glgpt eval RUN --suite</code> prints
+          the same results for the same model.
         </p>
         <div class={ui.buttons}>
           <button
@@ -96,20 +96,23 @@ const FORESEEN: readonly (readonly [string, string])[] = [
   [
     "Compared with baselines",
     "Bits per byte, perplexity and accuracy, compared with chance, with models that only count tokens, and " +
-      "with this page's own model.",
+      "with the model embedded in this page.",
   ],
   [
     "Is its confidence justified?",
-    "When it is 80% sure, is it right 80% of the time? A chart shows this with a dot for each level of confidence.",
+    "When it is 80% sure, is it correct 80% of the time? A chart shows this with a dot for each level of confidence.",
   ],
-  ["Does it copy?", "How many of its words occur in the training text, and the longest passage copied from there."],
+  [
+    "Does it copy?",
+    "The share of words in a generated sample that occur in the training text, and the longest passage copied from it.",
+  ],
   [
     "Over the steps",
     "Score the model again later to see how each metric changes. You can download the scores as JSON or CSV.",
   ],
 ];
 
-/** A preview of the results, shown before the first score. */
+/** Shows a preview of the results, before the first score. */
 function Foreseen() {
   return (
     <>
@@ -140,10 +143,12 @@ function Verdict({ score }: { score: Score }) {
   const better = ["trigram", "bigram", "unigram", "chance"].find((name) => beaten.includes(name));
   return (
     <p class={style.verdict}>
-      At step {score.step}, it is as unsure as if choosing among <b>{own!.perplexity.toFixed(1)}</b> equally likely
-      tokens (its perplexity), and it predicts the next token correctly <b>{percent(own!.top_1)}</b> of the time.{" "}
+      At step {score.step}, the model is as unsure as if choosing among <b>{own!.perplexity.toFixed(1)}</b> equally
+      likely tokens (its perplexity). It predicts the correct next token <b>{percent(own!.top_1)}</b> of the time.{" "}
       {better ? `That beats ${BEATEN[better]}` : "That is not better than chance"}
-      {beaten.includes("embedded") && (better ? ", and this page's own model" : ", but beats this page's own model")}.
+      {beaten.includes("embedded") &&
+        (better ? ", and the model embedded in this page" : ", but beats the model embedded in this page")}
+      .
       {score.task && (
         <>
           {" "}
@@ -171,11 +176,11 @@ function Beside({ score }: { score: Score }) {
             >
               Bits/byte
             </th>
-            <th title="It is as unsure as if choosing among this many equally likely tokens">Perplexity</th>
+            <th title="The predictor is as unsure as if choosing among this many equally likely tokens">Perplexity</th>
             <th title="The mean loss per token">Nats/token</th>
-            <th title="How often its likeliest token is the correct one">Top 1</th>
-            <th title="How often the correct token is among its five likeliest">Top 5</th>
-            <th title="Mean difference between its confidence and its accuracy">Calibration error</th>
+            <th title="How often the predictor's likeliest token is correct">Top 1</th>
+            <th title="How often the correct token is among the predictor's five likeliest">Top 5</th>
+            <th title="Mean difference between the predictor's confidence and accuracy">Calibration error</th>
           </tr>
         </thead>
         <tbody>
@@ -200,26 +205,26 @@ function Beside({ score }: { score: Score }) {
       <p class={ui.dim}>
         Measured on {thousands(score.tokens)} tokens ({thousands(score.bytes)} bytes) spread over the held-out text.
         {score.figures.some(({ name }) => name === "embedded") &&
-          " The page's own model uses another tokenizer: compare only its bits per byte."}
+          " The model embedded in this page uses another tokenizer: compare only its bits per byte."}
       </p>
     </div>
   );
 }
 
-/** A reliability plot: confidence on the x axis, accuracy on the y axis. */
+/** Shows a reliability plot: confidence on the x axis, accuracy on the y axis. */
 function Reliability({ row }: { row: Figures }) {
   return (
     <div class={style.reliability}>
       <svg
         viewBox="-12 -4 116 116"
         role="img"
-        aria-label={`Reliability: ${row.bins.map(([c, a]) => `${percent(c)} sure, ${percent(a)} right`).join("; ")}`}
+        aria-label={`Reliability: ${row.bins.map(([c, a]) => `${percent(c)} sure, ${percent(a)} correct`).join("; ")}`}
       >
         <path d="M0 0V100H100" />
         <path d="M0 100L100 0" class={style.diagonal} />
         {row.bins.map(([confidence, accuracy, held], i) => (
           <circle key={i} cx={100 * confidence} cy={100 - 100 * accuracy} r={held < SMALL ? 1.6 : 3.2}>
-            <title>{`${percent(confidence)} sure, right ${percent(accuracy)} of the time, ${held} tokens`}</title>
+            <title>{`${percent(confidence)} sure, correct ${percent(accuracy)} of the time, ${held} tokens`}</title>
           </circle>
         ))}
         <text x="50" y="110" text-anchor="middle">
@@ -230,8 +235,9 @@ function Reliability({ row }: { row: Figures }) {
         </text>
       </svg>
       <p class={ui.dim}>
-        Each dot groups tokens that it predicted with about the same confidence. On the diagonal, it is right as often
-        as its confidence says; below, it is overconfident. On average, it is off by {percent(row.calibration_error)}.
+        Each dot groups tokens that the model predicted with about the same confidence. On the diagonal, the model is
+        correct as often as its confidence predicts; below, it is overconfident. On average, confidence and accuracy
+        differ by {percent(row.calibration_error)}.
       </p>
     </div>
   );
@@ -243,7 +249,7 @@ function Copied({ score: { copies, sample, task } }: { score: Score }) {
       {copies && (
         <dl class={facts.facts}>
           <div>
-            <dt>Words of its text that occur in the training text</dt>
+            <dt>Words of the sample that occur in the training text</dt>
             <dd>{percent(copies.known_words)}</dd>
           </div>
           <div>
@@ -251,12 +257,12 @@ function Copied({ score: { copies, sample, task } }: { score: Score }) {
             <dd>{copies.longest_copy} characters</dd>
           </div>
           <div>
-            <dt>Share of its 20-character passages that are copies</dt>
+            <dt>Share of the sample's 20-character passages that are copies</dt>
             <dd>{percent(copies.copied_runs)}</dd>
           </div>
           {task && (
             <div>
-              <dt>Correct answers, by character position</dt>
+              <dt>Correct tokens, by the byte of the answer at which they start</dt>
               <dd>{task.by_position.map(percent).join(", ")}</dd>
             </div>
           )}

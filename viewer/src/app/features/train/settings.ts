@@ -1,4 +1,4 @@
-// The settings of a training: its step of the tab, data set, size, tokenizer and schedule.
+// The settings of the Train tab: the step that is shown, and the training's data set, size, tokenizer and schedule.
 
 import { signal } from "@preact/signals";
 import type { Offer, Schedule, TrainingIndex } from "../../../runtime/engine/manifest";

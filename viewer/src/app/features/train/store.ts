@@ -15,7 +15,7 @@ const RATE = "glgpt training rate"; // prefix of its key in the browser's storag
 
 class TrainStore extends TextStore {
   readonly session = signal<Session | null>(null);
-  /** The shown state of the session, renewed at most every `FRAME_MS`. */
+  /** The state of the session as shown, updated at most every `FRAME_MS` ms. */
   readonly shown = signal<SessionState | null>(null);
   /** The scoring step in progress with its share done (null: unknown). */
   readonly scoring = signal<{ what: string; share: number | null } | null>(null);
@@ -47,11 +47,11 @@ class TrainStore extends TextStore {
   private async load(busy: Busy): Promise<void> {
     const { training } = engine();
     const found = await training.offers.ready();
-    const judged = training.offers.rate().catch(() => 0); // 0: the first training measures it
+    const judged = training.offers.rate().catch(() => 0); // 0: the first training measures the rate
     void judged.then((rate) => (this.deviceRate.value ||= this.remembered() || rate));
     busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
     this.index.value = found;
-    const chosen = found.sizes.some(({ name }) => name === this.preset.value); // before a failure
+    const chosen = found.sizes.some(({ name }) => name === this.preset.value); // true after an earlier, failed call
     if (!chosen) this.choose(found.sizes[0]!);
     const wanted = this.link.apply();
     if (!this.documents.value.length)
@@ -63,7 +63,7 @@ class TrainStore extends TextStore {
     });
   }
 
-  /** Shows a session, and follows it until the function that it returns is called. */
+  /** Shows a session and follows its changes. Returns a function that stops following them. */
   private adopt(found: Session | null): () => void {
     this.session.value = found;
     this.shown.value = found && found.state.value;
@@ -100,7 +100,7 @@ class TrainStore extends TextStore {
 
   private readonly remembered = () => Number(browserStorage.read(this.rateKey()) ?? 0);
 
-  /** Without storage, the next visit measures again. */
+  /** Stores the rate for the next visit, which measures it again if the browser has no storage. */
   private readonly remember = () => browserStorage.write(this.rateKey(), Number(this.deviceRate.value.toPrecision(4)));
 
   /** Returns the session; creates one from the settings if there is none. */
@@ -149,7 +149,7 @@ class TrainStore extends TextStore {
       await engine().training.current().back();
     });
 
-  /** Moves on to the Train step if an earlier one is shown. */
+  /** Moves on to the Train step if an earlier step is shown. */
   private watch(): void {
     if (this.stage.value === "data" || this.stage.value === "tokens") this.stage.value = "train";
   }
@@ -219,7 +219,7 @@ class TrainStore extends TextStore {
       if (files.some((f) => /\.(zip|safetensors)$/i.test(f.name))) {
         await this.open(); // the tab may have just been opened
         busy("Loading the model");
-        await this.cleaned; // its text may still be loading
+        await this.cleaned; // the text to train on may still be cleaned up
         await training.load(await chosenFiles(files), this.text.value);
         return;
       }

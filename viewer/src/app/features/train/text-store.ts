@@ -1,4 +1,4 @@
-// The text to train on: where it comes from, its clean-up, and what is being prepared.
+// The text to train on: its source, its clean-up, and the preparation in progress.
 
 import { signal } from "@preact/signals";
 import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../../../training/cleaning";
@@ -10,10 +10,10 @@ import { SettingsStore } from "./settings";
 export const LONG = 200_000; // maximum characters of an editable text
 export const HELD = 0.1; // share of the text that is held out
 
-/** Reports a preparation and its share done (null: unknown); `what` null: it has ended. */
+/** Reports the preparation in progress and its share done (null: unknown). `what` is null once it has ended. */
 export type Busy = (what: string | null, share?: number | null) => void;
 
-/** A choice of a text: `make` lets it replace earlier ones, `replaced` is true once a later one is made. */
+/** A choice of a text. `make` discards all earlier choices. `replaced` returns true once a later choice is made. */
 interface Choice {
   make: () => void;
   replaced: () => boolean;
@@ -35,13 +35,13 @@ export class TextStore extends SettingsStore {
   readonly encoding = signal("utf-8");
   /** Resolves when the latest text is cleaned up. */
   protected cleaned: Promise<void> = Promise.resolve();
-  private asked = 0; // texts that were cleaned up
-  private choices = 0; // texts that were chosen
+  private asked = 0; // number of texts whose clean-up has begun
+  private choices = 0; // number of choices that have begun
   private latest = 0; // number of the last choice that was made
   private stopFetching: AbortController | null = null;
   private fetched: FetchedText | null = null; // the last fetched text, with its source
 
-  /** Begins the choice of a text that is read first. Earlier choices go on until it is made. */
+  /** Begins the choice of a text that must be read first. Earlier choices continue until this one is made. */
   protected beginChoice(): Choice {
     const mine = ++this.choices;
     const make = () => {
@@ -52,8 +52,8 @@ export class TextStore extends SettingsStore {
   }
 
   /**
-   * Makes the choice of a text: earlier ones that still load are ignored, and a download ends. Returns a function that
-   * is true once a later choice is made.
+   * Makes the choice of a text: earlier texts that still load are ignored, and a running download ends. Returns a
+   * function that returns true once a later choice is made.
    */
   protected chooseText(): () => boolean {
     const { make, replaced } = this.beginChoice();
@@ -67,7 +67,7 @@ export class TextStore extends SettingsStore {
     return this.prepare(...args);
   };
 
-  /** Does the same, after `chooseText`. */
+  /** Does the same as `put`, for a choice that was made already. */
   protected prepare(
     from: string[],
     named: string,
@@ -102,7 +102,7 @@ export class TextStore extends SettingsStore {
     if (!replaced()) await this.prepare([text], about, name);
   }
 
-  /** Fetches a text that the visitor requested, and replaces the current one with it. */
+  /** Fetches a text that the visitor requested, and replaces the current text with it. */
   readonly fetchFrom = (address: string, title = "", read = this.encoding.value) =>
     this.attempt(async () => {
       if (this.fetching.value) return;

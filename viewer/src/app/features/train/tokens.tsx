@@ -64,7 +64,8 @@ export function TokensStage() {
 }
 
 /**
- * Returns a token's bytes as text with visible spaces and line ends; as hexadecimal unless they are whole characters.
+ * Returns a token's bytes as text with visible spaces and line ends, or in hexadecimal if the bytes are not whole
+ * characters.
  */
 function label(bytes: Uint8Array): string {
   try {
@@ -143,7 +144,7 @@ function Vocabulary({
   );
 }
 
-/** The beginning of the text; neighbouring tokens have different colours. */
+/** Shows the beginning of the text, in which neighbouring tokens have different colours. */
 function Cuts({ text, bpe, bytes }: { text: string; bpe: Bpe; bytes: Uint8Array[] }) {
   const ids = useMemo(() => Array.from(encodeText(text.slice(0, SHOWN), bpe)), [text, bpe]);
   const decoder = new TextDecoder("utf-8");

@@ -34,7 +34,7 @@ const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps that show the 
 function TrainView() {
   useEffect(() => {
     void train.open();
-    federated.open(); // rejoins a session that a reload interrupted, at any step
+    federated.open(); // rejoins a session that a reload interrupted, whichever step is shown
   }, []);
   if (!train.index.value)
     return (
@@ -95,7 +95,7 @@ function heading(found: SessionState | null): string {
   ].join(", ");
 }
 
-/** Says what Start will do. */
+/** Describes what Start will do. */
 function Plan() {
   const offer = train.offer();
   if (!offer) return null;
@@ -112,7 +112,7 @@ function Buttons() {
   const running = found?.status === "running";
   const failed = found?.status === "failed";
   const busy = train.preparing.value !== null;
-  // a larger number of steps continues it
+  // with a larger number of steps, a training that is done can continue
   const ended = found?.status === "done" && train.schedule.steps.value <= found.step;
   const asked = useSignal(0); // the timer within which a second click deletes the model; 0: none
   const settle = () => {
