@@ -1,7 +1,7 @@
 // Defines a model on a device. The model loads its weights and builds its textures and shaders, also after a lost
 // context. It owns the objects that generate text, apply interventions and read activations.
 
-import type { Device, Options } from "../gl/device";
+import { ContextLost, type Device, type Options } from "../gl/device";
 import { must, PageError } from "../gl/errors";
 import { Player } from "../gl/player";
 import { bytesOf, textureBytes, type Program } from "../gl/program";
@@ -296,8 +296,11 @@ export class Model {
       throw new PageError(noMemory(this.programs.generate, queries, this.manifest, this.weights === null));
     }
     const uploaded = this.uploadAll(start);
-    await Promise.race([uploaded, compiled.then(() => uploaded)]); // a shader that does not compile fails at once
-    await compiled;
+    const ready = compiled.catch(async (error: unknown) => {
+      if (error instanceof ContextLost) await uploaded; // which ends, so that two builds never fetch at the same time
+      throw error;
+    });
+    await Promise.all([uploaded, ready]); // a shader that does not compile fails at once
     this.times.compileMs = performance.now() - start;
     device.still(generation);
     this.player.play("prepare");
