@@ -1,6 +1,7 @@
 """Manages the sessions that use a part (a range of blocks) of a model, and the key-value caches of the sessions.
 
-If all caches are in use, a new session evicts the least recently used session of the clients with the most sessions.
+If all caches are in use, a new session evicts one session: the least recently used one of the client with the most
+sessions, or of all clients tied for the most.
 """
 
 from __future__ import annotations
@@ -185,9 +186,9 @@ class Sessions:
         return caches
 
     def _superfluous(self, client: str) -> Session:
-        """Returns the session to evict: the least recently used session of the clients with the most sessions.
+        """Returns the session to evict: the least recently used one of the client with the most sessions.
 
-        The new session of `client` counts too.
+        Clients that are tied for the most sessions count as one client. The new session of `client` counts too.
         """
         counts = Counter([client, *(session.client for session in self._live.values())])
         most = max(counts.values())

@@ -46,8 +46,8 @@
 
 // sums += 4 * AT_ONCE columns of x, from texel k4 on, times the matching rows of w; texels of K after `last` count as
 // zero. All fetches precede the multiplications: on software GL a fetch is a call that spills the registers, and a GPU
-// waits for all fetches together. Texels of w are fetched row by row, which is 2x faster than column by column: the
-// texels of a row are in the same memory page, those of a column are not.
+// waits for all fetches together. Texels of w are fetched row by row, which is 2x faster on software GL than column by
+// column: the texels of a row are in the same memory page, those of a column are not.
 #if AT_ONCE == 1 || (defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0)
 #define WHOLE true
 #define LIMITED(k, last) (k)

@@ -45,7 +45,7 @@ class Hooks:
 
     on_state: Callable[[str], object] | None = None  # the current state, as text
     on_step: Callable[[int, int, float], object] | None = None  # round, step in the round, loss (NaN if unknown)
-    on_round: Callable[[dict[str, Any]], object] | None = None  # how the host answered an update
+    on_round: Callable[[dict[str, Any]], object] | None = None  # the host's answer to an update
 
     def say(self, text: str) -> None:
         """Calls `on_state`."""

@@ -51,10 +51,10 @@ export function playable(
   buffers: number,
   { blends, pairs }: Pick<Device, "blends" | "pairs">,
 ): Recording[] {
-  const way = (r: Recording) => (r.pairs ? 2 : r.blends ? 1 : 0);
-  const most = blends ? (pairs ? 2 : 1) : 0;
-  const fitting = recordings.filter((r) => r.draw_buffers <= buffers && way(r) <= most);
-  return fitting.filter((r) => fitting.every((other) => other.rows !== r.rows || way(other) <= way(r)));
+  const rank = (r: Pick<Recording, "blends" | "pairs">) => (!r.blends ? 0 : r.pairs ? 2 : 1);
+  const supported = rank({ blends, pairs });
+  const fitting = recordings.filter((r) => r.draw_buffers <= buffers && rank(r) <= supported);
+  return fitting.filter((r) => fitting.every((other) => other.rows !== r.rows || rank(other) <= rank(r)));
 }
 
 /**
