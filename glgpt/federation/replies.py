@@ -187,7 +187,7 @@ class SessionStatus(PrivacyBudget):
     done: int
     paused: bool
     quorum: int
-    combined_by: str  # the strategy and what it does, such as "fedavg (mean by tokens)"
+    combined_by: str  # the strategy and what it does, such as "fedavg (mean weighted by tokens)"
     parameters: int
     round: RoundStatus | None
     members: list[MemberStatus]

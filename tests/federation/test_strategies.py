@@ -60,9 +60,9 @@ def test_the_documentation_lists_all_strategies() -> None:
 
 def test_the_dashboard_describes_what_is_done() -> None:
     for name, changed, wanted in (
-        ("fedavg", {}, "fedavg (mean by tokens)"),
-        ("fedavg", {"public": True}, "fedavg (mean by tokens), clipped and trimmed"),
-        ("fedavg", {"public": True, "dp_noise": 1.0}, "fedavg (mean by tokens), clipped"),
+        ("fedavg", {}, "fedavg (mean weighted by tokens)"),
+        ("fedavg", {"public": True}, "fedavg (mean weighted by tokens), clipped and trimmed"),
+        ("fedavg", {"public": True, "dp_noise": 1.0}, "fedavg (mean weighted by tokens), clipped"),
         ("median", {"public": True}, "median (Flower's FedMedian), clipped"),
     ):
         assert strategies.description(name, make_session(strategy=name, **changed)) == wanted

@@ -103,8 +103,8 @@ class Strategy:
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "diloco": Strategy(_diloco, "mean by tokens, then a Nesterov step", ("velocity",), trims=True),
-    "fedavg": Strategy(_fedavg, "mean by tokens", supports_dp=True, trims=True),
+    "diloco": Strategy(_diloco, "mean weighted by tokens, then a Nesterov step", ("velocity",), trims=True),
+    "fedavg": Strategy(_fedavg, "mean weighted by tokens", supports_dp=True, trims=True),
     "fedadam": Strategy(_fedadam, "Flower's FedAdam", ("m_t", "v_t")),
     "median": Strategy(_median, "Flower's FedMedian", needs_all_updates=True),
     "trimmed": Strategy(_trimmed, "Flower's FedTrimmedAvg", needs_all_updates=True),
