@@ -2,8 +2,8 @@
 
 The hook builds the page if viewer/dist is missing or outdated, with Node from PyPI if none is installed. If the page
 cannot be built (for example because npm's registry cannot be reached), the package works except for `glgpt export` and
-the dashboard of `glgpt federate serve`, which report it.
-`make` installs with HATCH_BUILD_NO_HOOKS, since a checkout builds the page itself.
+the dashboard of `glgpt federate serve`, which report that the page is missing.
+`make` installs with HATCH_BUILD_NO_HOOKS, since in a checkout `make viewer` builds the page.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def page_is_here(build: ModuleType) -> bool:
 
 
 class PageHook(BuildHookInterface[Any]):
-    """The hatchling build hook of both targets."""
+    """The hatchling build hook of both targets: the wheel and the sdist."""
 
     def dependencies(self) -> list[str]:
         """Returns the packages that the build needs from PyPI in addition to hatchling."""
@@ -43,7 +43,7 @@ class PageHook(BuildHookInterface[Any]):
         return [] if page_is_here(build) or build.npm_command() else [NODE]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Builds the page and sets its path in the package."""
+        """Builds the page if needed, and sets the page's path in the package."""
         if version == "editable":
             return
         build = viewer_build()

@@ -2,7 +2,7 @@
 
     python examples/attention_figure.py "To be, or not to be: that is the question." --layer 1 --head 6
 
-`glgpt dump` draws all heads at once. This example makes a custom figure from the numbers.
+`glgpt dump` draws all heads at once. This example makes a custom figure from the attention weights of one head.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     python examples/generate.py "ROMEO:" --tokens 60 --seed 57
 
-`model.generate` yields text in whole characters; `model.generate_ids` yields token ids. The same seed repeats a text.
+`model.generate` yields text in whole characters; `model.generate_ids` yields token ids. The same seed gives the same
+text.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from glgpt import LanguageModel
 
 
 def final_norm(model: LanguageModel, x: np.ndarray) -> np.ndarray:
-    """Applies GPT-2's final layer norm, or Llama's final RMS norm, to one row."""
+    """Applies GPT-2's final layer norm, or Llama's final RMS norm, to one token's vector."""
     epsilon, parameters = model.config.layer_norm_epsilon, model.parameters()
     if "ln_f.weight" in parameters:
         x = x - x.mean()
@@ -38,7 +38,7 @@ def main() -> None:
         head = model.parameter(model.config.output).astype(np.float64)  # (vocab, n_embd)
         width = max(map(len, stream))
         for name, rows in stream.items():
-            logits = head @ final_norm(model, rows[-1].astype(np.float64))  # at the last token
+            logits = head @ final_norm(model, rows[-1].astype(np.float64))  # of the last token
             p = np.exp(logits - logits.max())
             p /= p.sum()
             best = np.argsort(-p)[: args.top]

@@ -4,7 +4,8 @@
     glgpt serve my-page
 
 `glgpt export --embed` writes the module `glgpt.js` and the model's files. This script adds a page that imports the
-module. The script needs the built viewer: every wheel includes it, and in a clone `make viewer` builds it.
+module. The export needs the built viewer (the page's code): every wheel includes it, and in a clone `make viewer`
+builds it.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ _PACKAGES = {
 
 
 def __dir__() -> list[str]:
-    """Returns the public names, imported or not, and omits the names that this file imports for its own use."""
+    """Returns the public names, imported or not, and the names that begin with `_`; omits this file's own imports."""
     return sorted({*(name for name in globals() if name.startswith("_")), *__all__})
 
 

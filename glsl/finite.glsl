@@ -1,4 +1,4 @@
-// Finds NaN and infinity by their bits, since a compiler may assume that floats are neither.
+// Finds NaN and infinity by their bits, since a compiler may assume that no float is NaN or infinite.
 #ifndef INFINITY
 #define INFINITY uintBitsToFloat(0x7f800000u)
 

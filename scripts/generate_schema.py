@@ -37,7 +37,11 @@ WIDTH = 120  # maximum characters of a line
 
 
 def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
-    """Returns a JSON value in TypeScript, on one line if it fits after `before` characters; `quote` quotes all keys."""
+    """Returns a JSON value in TypeScript; `quote` quotes all keys, and leaves out trailing commas, as JSON requires.
+
+    The value is on one line if it fits into a line after `before` characters, or if `before` is 0. The further lines of
+    a longer value are indented by `indent` spaces.
+    """
     if isinstance(value, dict):
         keys = [name if name.isidentifier() and not quote else json.dumps(name) for name in value]
         rows = [(f"{key}: ", item) for key, item in zip(keys, value.values(), strict=True)]
@@ -99,7 +103,10 @@ def patterns() -> str:
 
 
 def plain(schema: Any) -> Any:
-    """Returns a schema of pydantic without its titles, defaults and discriminators, which nothing reads."""
+    """Returns a schema of pydantic without its titles, defaults and discriminators, which nothing reads.
+
+    Removes the underscore at the beginning of names, and replaces `oneOf` by `anyOf`.
+    """
     if isinstance(schema, list):
         return [plain(item) for item in schema]
     if not isinstance(schema, dict):
@@ -134,13 +141,13 @@ def ordered(schema: Any) -> Any:
 
 
 def document(name: str, definition: Any, mode: Literal["validation", "serialization"] = "validation") -> dict[str, Any]:
-    """Returns the JSON schema of a document."""
+    """Returns the JSON schema of the document `name`, from its Python definition."""
     schema = plain(TypeAdapter(definition).json_schema(by_alias=True, mode=mode))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"glgpt:{name}", **schema}
 
 
 def title(name: str) -> str:
-    """Returns a name that begins with a capital letter."""
+    """Returns the name with its first letter as a capital."""
     return name[0].upper() + name[1:]
 
 
@@ -298,7 +305,7 @@ def protocols() -> str:
     return constants(about, split | federation)
 
 
-# Modules of message types: for each, its description, and by name the definitions of the unions of its types
+# Modules of message types. For each module: its description, and the definitions of its unions of messages, by name
 MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "split-messages": (
         "The messages of split servers, as in glgpt/wire/messages.py.",
@@ -312,7 +319,7 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def message_types(about: str, unions: dict[str, Any]) -> str:
-    """Returns the TypeScript module with the types of messages, and with the `unions` of these types by name."""
+    """Returns the TypeScript module with the types of messages, and with the named `unions` of these types."""
     lines = [f"// {about} Written by scripts/generate_schema.py.\n"]
     parts: dict[str, dict[str, Any]] = {}
     for name, definition in unions.items():
@@ -361,7 +368,7 @@ def closed(schema: Any) -> Any:
 
 
 def sharing(schema: dict[str, Any], name: str, shared: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schema without its copies of the definitions in `shared`; it refers to those of document `name`."""
+    """Returns a schema without its copies of the definitions in `shared`; refers to the document `name` instead."""
     parts = {part: value for part, value in schema["$defs"].items() if part not in shared}
     text = json.dumps(schema | {"$defs": parts})
     for part in shared:

@@ -205,7 +205,7 @@ def page_device(studio: Studio) -> None:
 
 
 def page_cut(studio: Studio) -> None:
-    """Shows a layer that attends only to the previous token, and its text compared word by word with the original."""
+    """Shows a layer that attends only to the previous token, and compares the text that results with the original."""
     with studio.page("#tokens=60&layer=2&head=mean", 860, "Attention") as page:
         page.get_by_label("Attends to").select_option("previous")
         page.wait_for_function("document.querySelector('.interventions-parting')")
@@ -215,7 +215,7 @@ def page_cut(studio: Studio) -> None:
 
 
 def page_data(studio: Studio) -> None:
-    """Shows a chosen text, cleaned up and split in two."""
+    """Shows a chosen text that is cleaned up and split into training and validation text."""
     with studio.page("#tokens=2&step=data", 860, "Train", studio.training) as page:
         page.wait_for_timeout(2000)
         studio.shoot("page-data", page)

@@ -59,7 +59,7 @@ ROUNDS = 3  # rounds of each measurement, in alternating runs
 
 
 def windows(model: GPT2, count: int) -> list[list[int]]:
-    """Returns `count` consecutive texts, each as long as the context."""
+    """Returns the token ids of `count` consecutive parts of `TEXT`, each as long as the context."""
     ids, n = model.encode(TEXT.read_text(encoding="utf-8")), model.config.n_positions
     return [ids[i * n : (i + 1) * n] for i in range(count)]
 

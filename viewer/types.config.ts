@@ -3,6 +3,6 @@ import { dts } from "rolldown-plugin-dts";
 
 export default {
   input: { glgpt: "src/embed.ts" },
-  plugins: [dts({ emitDtsOnly: true, compilerOptions: { stripInternal: true } })], // omits what is marked @internal
+  plugins: [dts({ emitDtsOnly: true, compilerOptions: { stripInternal: true } })], // omits members marked @internal
   output: { dir: "dist/embed" },
 };

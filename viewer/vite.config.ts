@@ -1,7 +1,10 @@
 import { basename, dirname } from "node:path";
 import { defineConfig, type Plugin, type UserConfig } from "vite";
 
-/** Returns a class's name with its CSS module's file, such as `text-token`; for `style.module.css`, with its folder. */
+/**
+ * Prefixes the name of a CSS class with the name of its module, as in `text-token`. For `style.module.css`, the prefix
+ * is the name of the folder.
+ */
 function className(name: string, file: string): string {
   const module = basename(file.split("?")[0]!, ".module.css");
   const owner = module === "style" ? basename(dirname(file)) : module === "shared" ? "ui" : module;
@@ -10,7 +13,7 @@ function className(name: string, file: string): string {
 
 const css: UserConfig["css"] = { modules: { localsConvention: "camelCaseOnly", generateScopedName: className } };
 
-/** Leaves descriptions out of the schemas, since they check nothing. */
+/** Leaves descriptions out of the schemas, because descriptions check nothing. */
 const schemas: Plugin = {
   name: "schemas",
   enforce: "pre",
@@ -42,7 +45,7 @@ const embed: UserConfig = {
     outDir: "dist/embed",
     minify: "oxc",
     lib: { entry: "src/embed.ts", formats: ["es"], fileName: () => "glgpt.js" },
-    rolldownOptions: { output: { chunkFileNames: "assets/glgpt-[hash].js" } }, // training, and code that both need
+    rolldownOptions: { output: { chunkFileNames: "assets/glgpt-[hash].js" } }, // rarely used code, such as training
   },
 };
 

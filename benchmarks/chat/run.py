@@ -8,10 +8,10 @@
 
 All engines run on one machine, in alternating runs, and continue one prompt greedily. glgpt, wllama and llama.cpp read
 the same GGUF file (Q4_1); transformers.js reads an ONNX file of the same weights in q8 or q4. Each run starts a new
-process; for a page, this is a browser with an empty profile. `load` is the time until the model is ready, from the
-start of the page's navigation or of the process's import. `first` is the time from then to the first token, and the
-speed is that of the later tokens. Memory is the largest sum of the proportional set sizes (PSS: private memory and a
-share of shared memory) of the browser's or the program's processes.
+process; for a page, this is a browser with an empty profile. `load` is the time from the start of the navigation to
+the page, or of the import in a program, until the model is ready. `first` is the time from then to the first token.
+The time of a token and the speed are those of the later tokens. Memory is the largest sum of the proportional set
+sizes (PSS: private memory and a share of shared memory) of the browser's or the program's processes.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Contender:
 
 
 class _IsolatedFiles(StaticFiles):
-    """Serves files with the headers that isolate a page, which it needs for threads in WebAssembly."""
+    """Serves files with the headers that isolate a page; only isolated pages have threads in WebAssembly."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         """Returns the answer with a file."""
@@ -122,7 +122,7 @@ class _IsolatedFiles(StaticFiles):
 
 
 def rivals_site(folder: Path, isolated: bool) -> Starlette:
-    """Returns a server of `rivals.html` and the models in `folder`, and of the packages that the page loads.
+    """Returns a server of `folder`, with `rivals.html` and the models, and of the packages that the page loads.
 
     If `isolated`, the server sends the headers that a page needs for threads in WebAssembly.
     """
@@ -152,7 +152,7 @@ class _Memory:
 
 
 def _family(root: int) -> list[int]:
-    """Returns a process and its descendants."""
+    """Returns the ids of a process and of its descendants."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -176,7 +176,7 @@ def _pss(pid: int) -> float:
 
 
 def in_browser(address: str, script: str, options: Measured, flags: Sequence[str], chromium: str) -> Measured:
-    """Opens an address in a new browser; returns the result of `script`, with the memory added."""
+    """Opens an address in a new browser; returns the result of `script`, with the browser's `memory` added."""
     own = sum(_pss(pid) for pid in _family(os.getpid()))
     with sync_playwright() as playwright, tempfile.TemporaryDirectory(prefix="glgpt-bench-chat-") as profile:
         context = playwright.chromium.launch_persistent_context(profile, executable_path=chromium, args=list(flags))
@@ -196,7 +196,7 @@ def in_browser(address: str, script: str, options: Measured, flags: Sequence[str
 
 
 def in_process(python: Path | str, code: str, options: Sequence[Any]) -> Measured:
-    """Runs code in a new Python process; returns the result that the code prints, with the memory added."""
+    """Runs code in a new Python process; returns the result that the code prints, with the process's `memory` added."""
     command = [str(python), "-c", code + REPORT, json.dumps(options)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         memory = _Memory(process.pid)
@@ -212,7 +212,7 @@ def contenders(stack: ExitStack, folder: Path, args: argparse.Namespace) -> Iter
     with Checkpoint.open(args.model) as checkpoint:
         file = checkpoint.path
     asked = {"prompt": PROMPT, "tokens": args.tokens}
-    if not args.only or "glgpt page" in args.only:  # exporting the page takes a while
+    if not args.only or "glgpt page" in args.only:  # skipped otherwise: exporting the page takes a while
         export(args.model, folder / "page")
         address = stack.enter_context(serving(application(folder / "page"))) + "#tokens=1"
         yield Contender("glgpt page", partial(in_browser, address, GLGPT_PAGE, asked, flags, chromium))

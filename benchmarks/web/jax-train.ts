@@ -1,5 +1,5 @@
 // The training step in jax-js's WebGL backend: one jitted function from weights and a batch to the loss and the new
-// weights. jax-js counts references: `.ref` adds one, and every operation consumes one.
+// weights. jax-js counts the references to an array: `.ref` adds one, and every operation consumes one of each operand.
 
 import { defaultDevice, init, jit, nn, numpy as np, tree, valueAndGrad } from "@jax-js/jax";
 import { batch, type Course, type Learner, type Shape, type Weights } from "./learner";

@@ -1,4 +1,5 @@
-// The interface of the compared trainings, which begin with the same weights and see the same windows of the same text.
+// The interface of the training implementations that are compared. All of them begin with the same weights and see the
+// same windows of the same text.
 
 import { starts, type Ids } from "../../viewer/src/training/batches";
 import type { Tensors } from "../../viewer/src/training/files";
@@ -16,7 +17,7 @@ export interface Shape {
   };
 }
 
-/** The text of a comparison, its seed, and the learning rate of every step. */
+/** The token ids of the text, the seed that selects each step's windows, and the learning rate, which is constant. */
 export interface Course {
   ids: Ids;
   seed: number;
@@ -27,19 +28,19 @@ export interface Learner {
   readonly engine: string;
   /** Takes this many more steps. Resolves to their losses (nats per token) when the last step is done. */
   take(steps: number): Promise<number[]>;
-  /** Returns the bytes of all its textures; null if the engine does not report them. */
+  /** Returns the size in bytes of all textures of the engine; null if the engine does not report it. */
   bytes(): number | null;
   close(): void;
 }
 
 export type Weights = Tensors;
 
-/** Returns the positions at which a step's windows begin. */
+/** Returns the positions in the text at which a step's windows begin. */
 export function firstIds({ ids, seed }: Course, { recipe: { batch, context } }: Shape, step: number): number[] {
   return starts(seed, step, batch, ids.length - context);
 }
 
-/** Returns a step's ids, window by window, and the target that follows each id. */
+/** Returns a step's ids, window by window, and for each id its target: the id that follows it in the text. */
 export function batch(course: Course, shape: Shape, step: number): { inputs: Int32Array; targets: Int32Array } {
   const { context } = shape.recipe;
   const at = firstIds(course, shape, step).flatMap((first) => Array.from({ length: context }, (_, i) => first + i));

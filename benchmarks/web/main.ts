@@ -1,5 +1,5 @@
-// Compares the page's player with tfjs on one device: products, and GPT-2 with a cache. `run.py` serves this page and
-// receives the results.
+// Compares the speed of the page's player with that of tfjs on one device, for matrix products and for GPT-2 with a KV
+// cache. `run.py` serves this page and receives the results.
 
 import { Device } from "../../viewer/src/runtime/gl/device";
 import { Player } from "../../viewer/src/runtime/gl/player";
@@ -13,7 +13,7 @@ import { train, type TrainTask } from "./train";
 interface Task {
   rounds: number;
   only: "products" | "model" | null;
-  dtype: "f32" | "f16" | "q8" | "q4"; // the page's model; products are measured in f32 and f16
+  dtype: "f32" | "f16" | "q8" | "q4"; // of the page's model; products are always measured in f32 and f16
   shape: [number, number];
   rows: number[];
   prompt: number;
@@ -30,8 +30,8 @@ interface Row {
 }
 
 const FETCHES = ["texelFetch", "textureLod"] as const;
-const DECODED = 16; // tokens that a measured generation decodes, around the given context
-const KEPT = 512e6; // maximum bytes of results that live at once
+const DECODED = 16; // tokens that a measured generation decodes: half before the given context length, half after
+const KEPT = 512e6; // maximum bytes of the products' results that are in memory at once
 
 async function products(
   device: Device,
@@ -82,7 +82,7 @@ async function products(
     ms: time,
     gflops: (2 * m * k * n) / time / 1e6,
   });
-  // each dtype with the faster of the two fetches, which the page's probe would choose
+  // For each dtype, this is the time with the faster of the two fetch functions, which the page's probe would choose.
   const rows = [row("tfjs", ms[0]!), row("glgpt f32", least(ms[1]!, ms[2]!)), row("glgpt f16", least(ms[3]!, ms[4]!))];
   return { rows, apart };
 }
@@ -91,7 +91,7 @@ function least(a: number, b: number): number {
   return Math.min(a, b);
 }
 
-/** The sampling settings that are measured; tfjs's model is always greedy. */
+/** The sampling settings that are measured with the page's player only: tfjs's model is always greedy. */
 const SAMPLED = {
   "+ temp 0.8": { temperature: 0.8 },
   "+ top-k 40": { temperature: 0.8, topK: 40 },
@@ -130,7 +130,8 @@ async function models(task: Task): Promise<{ rows: Row[]; tokens: Record<string,
   const sampled: Record<string, number[]> = {};
   const said: Record<string, number[]> = {};
   for (let round = -1; round < task.rounds; round++) {
-    // Each round has other ids, so that no cache holds them. The first round compiles and is not counted.
+    // The ids differ in each round, so that no KV cache of an earlier round holds them. The first round compiles and is
+    // not counted.
     const id = (i: number) => (7919 * (i + 1) + 104729 * (round + 2)) % task.config.vocab_size;
     const ids = (count: number) => Array.from({ length: count }, (_, i) => id(i));
     for (const [engine, generate] of Object.entries(contenders)) {

@@ -5,7 +5,7 @@ import * as rareCalls from "../../viewer/src/rare-calls";
 import type { Source } from "../../viewer/src/runtime/engine/source";
 import type { Player } from "../../viewer/src/runtime/gl/player";
 
-const TARGET = 250; // target ms of a measured series of plays
+const TARGET = 250; // target ms of a measured series of plays (a play executes the passes of an entry once)
 
 async function fetched(name: string): Promise<Response> {
   const response = await fetch(name);
@@ -39,7 +39,10 @@ export interface Contender {
   time: (count: number) => Promise<number>;
 }
 
-/** Returns each contender's milliseconds per play, measured in turns. The slope over a series excludes the readback. */
+/**
+ * Returns each contender's milliseconds per play. The contenders are measured in turns, in series of at most `most`
+ * plays each. The result is the slope from one play to a series of plays, so that it excludes the readback.
+ */
 export async function slopes(
   contenders: Contender[],
   rounds: number,
@@ -61,11 +64,11 @@ export async function slopes(
   return found.map(median);
 }
 
-const SURE = 0.85; // minimum ratio of the second best sample to the best
+const SURE = 0.85; // minimum ratio of the second best sample to the best, for a peak that is certain
 
 /**
- * Returns the peak of a rate's samples: the best one, since other work and a low clock rate can only reduce it. `sure`:
- * true if a second sample is close, so that the best is not an error of the timer.
+ * Returns the peak rate: the highest sample, since other work on the device and a low clock rate can only reduce a
+ * sample. `sure` is true if a second sample is close to the highest, which is then not an error of the timer.
  */
 export function peakOf(samples: readonly number[]): {
   rate: number;
@@ -75,7 +78,7 @@ export function peakOf(samples: readonly number[]): {
   return { rate, sure: second >= SURE * rate && rate > 0 };
 }
 
-/** Returns a function that measures the milliseconds of `count` plays of an entry, with a read that waits for them. */
+/** Returns a function that measures the milliseconds of `count` plays of an entry and of a read that waits for them. */
 export function timer(
   player: Player,
   entry: string,
@@ -93,7 +96,8 @@ export function timer(
 }
 
 /**
- * Returns the page's object in the state of a second visit: all shaders compiled, with the fastest measured recording.
+ * Returns the page's `Glgpt` object as on a second visit: all shaders are compiled, and the program is the recording
+ * that was measured to be the fastest.
  */
 export async function warmedUp(source: Source): Promise<Glgpt> {
   const first = new Glgpt(rareCalls, source);

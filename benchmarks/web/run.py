@@ -49,12 +49,12 @@ FLAGS = (
     "--disable-background-timer-throttling --disable-renderer-backgrounding"
 )
 SILENCE = 300  # seconds without a message after which the run is aborted
-# Maximum difference of a product's values, which are up to 150; f16 rounds such values by up to 0.06.
+# Maximum difference between two engines' values of a product. The values are up to 150; f16 rounds these by up to 0.06.
 TOLERANCE = {"f32": 1e-3, "f16": 0.25}
 
 
 def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None:
-    """Writes all files for the page: programs and matrices of products, and a model as checkpoint and as export."""
+    """Writes all files for the page: programs and matrices of the products; a model as a checkpoint and as a page."""
     config = GPT2Config()
     task = {
         "rounds": rounds,
@@ -78,7 +78,7 @@ def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None
 
 
 def make_products(folder: Path) -> None:
-    """Writes a program for each kernel, dtype and number of rows, and the programs' matrices, plain and as texels."""
+    """Writes a program for each kernel, dtype and number of rows, and the matrices, as plain f32 and as texels."""
     folder.mkdir()
     k, n = SHAPE
     random = np.random.default_rng(0)
@@ -125,9 +125,9 @@ def measure(folder: Path, chromium: str, flags: list[str]) -> dict[str, Any]:
 
 
 def finish(result: dict[str, Any]) -> dict[str, Any]:
-    """Adds the ratio of tfjs's time to each engine's time.
+    """Adds to each row of the result the ratio of tfjs's time to the row's time.
 
-    Raises GlgptError if the page's products differ from those of tfjs.
+    Raises GlgptError if the page's products differ from those of tfjs by more than `TOLERANCE`.
     """
     for what, apart in result["apart"].items():
         if apart > TOLERANCE[what.split()[-1]]:
@@ -135,7 +135,7 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
     theirs = {(r["name"], r["shape"]): r["ms"] for r in result["rows"] if r["engine"] == "tfjs"}
     for row in result["rows"]:
         other = theirs.get((row["name"], row["shape"]))
-        row["ratio"] = other / row["ms"] if other else None  # tfjs's model does not sample
+        row["ratio"] = other / row["ms"] if other else None  # None for sampling, which tfjs's model does not do
     if "tokens" in result:
         expected, found = (ids for _, ids in sorted(result["tokens"].items(), reverse=True))
         result["same_tokens"] = sum(a == b for a, b in zip(expected, found, strict=True)) / len(expected)

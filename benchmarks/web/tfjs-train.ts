@@ -1,6 +1,7 @@
-// The training step in tfjs's WebGL backend, with a hand-written backward pass, as fast as its public operations allow:
-// queries, keys and values in one product, sums as products with ones, operations with packed kernels, numbers that
-// stay on the device, parameters of one kind updated together, and no readback before the last step is done.
+// The training step in tfjs's WebGL backend, with a hand-written backward pass. It is as fast as tfjs's public
+// operations allow: one product computes queries, keys and values; sums are products with ones; operations have packed
+// kernels; constants stay on the device; parameters of one kind are updated together; nothing is read back before the
+// last step is done.
 
 import "@tensorflow/tfjs-backend-webgl";
 import * as tf from "@tensorflow/tfjs-core";
@@ -10,7 +11,7 @@ type M = tf.Tensor2D;
 type Heads = tf.Tensor3D;
 type Back = (dy: M) => M;
 
-/** Parameters of one kind, stacked (vectors side by side), so that AdamW takes few passes. */
+/** Parameters of one kind, joined (matrices stacked, vectors side by side), so that AdamW takes few passes. */
 interface Group {
   names: string[];
   sizes: number[];
@@ -71,7 +72,7 @@ export class TfLearner implements Learner {
   }
 
   bytes(): number {
-    return (tf.memory() as unknown as { numBytesInGPU: number }).numBytesInGPU; // with textures kept for reuse
+    return (tf.memory() as unknown as { numBytesInGPU: number }).numBytesInGPU; // includes textures kept for reuse
   }
 
   close(): void {
@@ -120,7 +121,7 @@ export class TfLearner implements Learner {
     return loss;
   }
 
-  /** Returns a tensor that stays on the device; tfjs would upload numbers and ones again for each operation. */
+  /** Returns a constant that is made once and stays on the device; tfjs would upload it again for each operation. */
   private kept<T extends tf.Tensor>(name: string, make: () => T): T {
     const found = this.constants.get(name) ?? tf.keep(make());
     this.constants.set(name, found);
@@ -139,7 +140,7 @@ export class TfLearner implements Learner {
     return this.w.get(name)!;
   }
 
-  /** Stores a gradient and keeps it after its block is tidied. */
+  /** Stores a gradient, and keeps it when `tf.tidy` disposes the other tensors of the backward pass. */
   private note(name: string, gradient: M): void {
     this.d.set(name, tf.keep(gradient));
   }
@@ -194,7 +195,7 @@ export class TfLearner implements Learner {
     return [y, (dy) => normBack(innerBack(actBack(yBack(dy))))];
   }
 
-  /** Computes GELU's tanh form with the logistic function s: x s(x (c + a c x^2)). */
+  /** Computes the tanh form of GELU with the logistic function s, as x * s(x * (c + a * c * x^2)). */
   private gelu(x: M): [M, Back] {
     const [c, a] = [2 * Math.sqrt(2 / Math.PI), 0.044715];
     const square: M = tf.mul(x, x);

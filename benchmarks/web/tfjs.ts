@@ -1,5 +1,5 @@
-// GPT-2 in tfjs's WebGL backend, as fast as its public operations allow: products with fused bias, normalization in one
-// kernel, the attention scale folded into the query weights, and no readback before the last token.
+// GPT-2 in tfjs's WebGL backend, as fast as tfjs's public operations allow: products with fused bias, normalization in
+// one kernel, the attention scale folded into the query weights, and no readback between the first and the last token.
 
 import "@tensorflow/tfjs-backend-webgl";
 import * as tf from "@tensorflow/tfjs-core";
@@ -32,14 +32,15 @@ export class TfGpt2 {
 
   constructor(private readonly config: Config) {}
 
-  /** Adds a weight by its checkpoint name. The first run that uses it uploads it to the device. */
+  /** Adds a weight by its name in the checkpoint. tfjs uploads the weight when an operation first uses it. */
   add(name: string, shape: number[], values: Float32Array): void {
     if (/c_attn\.(weight|bias)$/.test(name)) {
       const width = this.config.n_embd;
       const scale = Math.sqrt(this.config.n_head / width); // 1 / sqrt(d_head), for the queries
       for (let i = 0; i < values.length; i++) if (i % (3 * width) < width) values[i]! *= scale;
     }
-    // The head has its own tensor: one read in turn by packed and unpacked kernels would be repacked each time.
+    // The head has a separate copy of the embedding: packed and unpacked kernels would read a shared tensor in turn, so
+    // that tfjs would repack the tensor each time.
     if (name === "wte.weight") this.weights.set("head", tf.tensor(values, shape));
     const row = name.includes("ln_"); // batchNorm requires mean and bias of equal ranks
     this.weights.set(name, tf.tensor(values, row ? [1, ...shape] : shape));
@@ -92,7 +93,7 @@ export class TfGpt2 {
     return [this.linear(joined, `h.${layer}.attn.c_proj`), [k, v]];
   }
 
-  /** Computes GELU's tanh form with the logistic function: one exponential and five products and sums. */
+  /** Computes the tanh form of GELU with the logistic function: one exponential, and five products and sums. */
   private gelu(x: tf.Tensor2D): tf.Tensor2D {
     const c = 2 * Math.sqrt(2 / Math.PI);
     const slope = tf.add(tf.mul(tf.square(x), c * 0.044715), c);
@@ -151,7 +152,7 @@ export class TfProduct {
     this.w = tf.tensor2d(w, [k, n]);
   }
 
-  /** Returns the milliseconds of `count` products. All results live until the last is done, so that none is skipped. */
+  /** Returns the milliseconds of `count` products. All results are kept until the last is done, so none is skipped. */
   async time(count: number): Promise<number> {
     const start = performance.now();
     const found: tf.Tensor2D[] = [];

@@ -24,14 +24,15 @@ from glgpt.training.settings import PRESETS
 # Size -> engines that are compared with the page. jax-js would take minutes for a step of `small`.
 SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}
 VOCABULARY = 256  # one token per byte
-LARGEST = 16384  # maximum texture size in texels: `small` has taller textures than some devices support
+LARGEST = 16384  # maximum texture side of the programs, in texels; some devices have a lower limit than `small` needs
 LR = 1e-3
 APART = {"f32": 1e-3, "f16": 5e-3}  # maximum difference of the first losses, in nats
 
 
 def make_folder(folder: Path, rounds: int, sizes: Sequence[str], precision: str = "f32") -> None:
-    """Writes all files for the page: a text, a model for probing the device, and the program of a step for each kernel.
+    """Writes all files for the page: a text, a model with which the page probes the device, and the programs.
 
+    For each size and kernel there is the program of a training step. Another program measures the multiply-add peak.
     The page trains in `precision`; the other engines train in f32.
     """
     (folder / "text").write_text(bundled("plays"), encoding="utf-8")
@@ -54,7 +55,7 @@ def _config(name: str) -> GPT2Config:
 
 
 def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
-    """Returns the entry of a size as in an exported page's training.json, but with the whole batch of the preset."""
+    """Returns a size's entry as in an exported page's training.json, but with the full batch size of the preset."""
     p, config = PRESETS[name], _config(name)
     recipe = Recipe(batch=p.batch, context=p.context, betas=(0.9, p.beta2), precision=precision)
     programs = []
@@ -75,14 +76,14 @@ def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
 
 
 def finish(result: dict[str, Any], precision: str = "f32") -> dict[str, Any]:
-    """Adds rates, shares of the peak, and the ratio of each engine's time to the page's time.
+    """Adds to each row its rates, its share of the peak, and the ratio of its time to the page's time.
 
     Raises GlgptError if engines do not compute the same losses.
     """
     for row in result["rows"]:
         ours = next(r for r in result["rows"] if r["size"] == row["size"])
         for step, (expected, loss) in enumerate(zip(ours["losses"], row["losses"], strict=True), 1):
-            if None in (expected, loss) or not abs(loss - expected) <= APART[precision]:  # JSON has no NaN
+            if None in (expected, loss) or not abs(loss - expected) <= APART[precision]:  # None: a NaN, sent as JSON
                 raise GlgptError(
                     f"{row['size']}, step {step}: {row['engine']} has a loss of {loss} and the page of {expected}, "
                     "so they do not train the same model"

@@ -24,19 +24,19 @@ export interface TrainTask {
 interface Row {
   size: string;
   engine: string;
-  /** Milliseconds per step: the median, and each round's. */
+  /** Milliseconds per step: the median of the rounds (`ms`), and the value of each round (`rounds`). */
   ms: number;
   rounds: number[];
   /** Losses of the first steps. */
   losses: number[];
-  /** Bytes of all its textures; null if the engine does not report them. */
+  /** Size in bytes of all textures of the engine; null if the engine does not report it. */
   bytes: number | null;
 }
 
-const FIRST = 4; // steps whose losses are compared; the first one compiles
-const TARGET = 1500; // target ms of a round
+const FIRST = 4; // number of steps whose losses are compared; the first step compiles the shaders
+const TARGET = 1500; // target ms of one engine's steps in a round
 
-/** The page's training without its curves, samples and checkpoints. */
+/** The page's training, without the page's curves, samples and checkpoints. */
 class OurLearner implements Learner {
   readonly engine = "glgpt";
 
@@ -68,7 +68,7 @@ class OurLearner implements Learner {
       const first = firstIds(this.course, this.shape, this.trainer.steps + 1);
       results.push(...(await this.trainer.submit(this.course.ids, first, this.course.lr)));
     }
-    results.push(...(await this.trainer.drain())); // waits for the last update: a step's readback is issued after it
+    results.push(...(await this.trainer.drain())); // waits for the last update: its step's readback is issued after it
     return results.map(({ loss }) => loss);
   }
 
@@ -82,7 +82,7 @@ class OurLearner implements Learner {
   }
 }
 
-/** Measures the multiply-add peak with the program that the desktop uses. */
+/** Measures the multiply-add peak with the program that the desktop's benchmark uses (`fma_program` in Python). */
 class Peak {
   readonly samples: number[] = []; // GFLOPS
 
@@ -99,7 +99,7 @@ class Peak {
     return new Peak(player, flops, { engine: "fma", time: timer(player, "bench", texture) });
   }
 
-  /** Takes `count` more samples, each the slope over a series of plays. Called repeatedly throughout a run. */
+  /** Takes `count` more samples, each from the slope over a series of plays. Is called repeatedly throughout a run. */
   async sample(count: number): Promise<void> {
     for (let i = 0; i < count; i++) {
       const [ms] = await slopes([this.contender], 1, Infinity);

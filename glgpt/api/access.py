@@ -23,8 +23,8 @@ OPEN = ("/health",)  # paths that need no key
 def api_key(given: str | None, file: str | None) -> str | None:
     """Returns the key that the options give, else the key in the environment variable; None without either.
 
-    Raises ArgumentError for two keys. A key that is too short or has characters other than visible ASCII raises
-    ArgumentError, or FileError if it comes from a file.
+    Raises ArgumentError if both options are given. A key that is too short or has characters other than visible ASCII
+    raises ArgumentError, or FileError if it comes from a file.
     """
     if given is not None and file is not None:
         raise ArgumentError("both --api-key and --api-key-file were given; give one of them")

@@ -26,12 +26,12 @@ class Answer:
     tools: Tools | None = None
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
-    _offsets: dict[int, int] = field(default_factory=dict)  # number of characters of each text so far
-    _parsers: dict[int, CallParser] = field(default_factory=dict)  # parser of each text, if it may call functions
-    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # tokens of unsent text
+    _offsets: dict[int, int] = field(default_factory=dict)  # by text: the number of its characters so far
+    _parsers: dict[int, CallParser] = field(default_factory=dict)  # by text: its parser, if it may call functions
+    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # by text: the tokens of its unsent part
 
     def __post_init__(self) -> None:
-        """Draws the id."""
+        """Sets a random id."""
         self.id = ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
 
     def whole(self, choices: Sequence[Choice], events: Mapping[int, Sequence[Event]], usage: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Answer:
 
 
 def _call(part: CallPart, index: int | None = None) -> dict[str, Any]:
-    """Returns a call in the form of OpenAI's API; with `index`, a part of a streamed call."""
+    """Returns a function call in the form of OpenAI's API; with `index`, returns a part of a streamed call."""
     found: dict[str, Any] = {} if index is None else {"index": index}
     if part.name is None:
         return found | {"function": {"arguments": part.arguments}}
@@ -131,7 +131,7 @@ def _call(part: CallPart, index: int | None = None) -> dict[str, Any]:
 
 
 def _message(parts: Sequence[Part]) -> dict[str, Any]:
-    """Returns the message of an answer that may have calls."""
+    """Returns the message of an answer that may contain function calls."""
     text = "".join(part for part in parts if isinstance(part, str))
     calls: list[dict[str, Any]] = []
     for part in parts:
@@ -149,7 +149,10 @@ def _reason(reason: str | None, parser: CallParser) -> str | None:
 
 
 def usage(choices: Sequence[Choice], prompts: int) -> dict[str, Any]:
-    """Returns the numbers of tokens. `prompts` is the number of prompts; each has the same number of `choices`."""
+    """Returns the field `usage` of an answer: its numbers of tokens.
+
+    `prompts` is the number of prompts; each prompt has the same number of `choices`.
+    """
     each = len(choices) // prompts
     cached = sum(choice.row.run.cached_tokens for choice in choices[::each])
     read = cached + sum(choice.row.run.prefill_tokens for choice in choices[::each])

@@ -19,7 +19,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class CallPart:
-    """A part of call number `index`. Only its first part has `name`; `arguments` is the next piece of JSON."""
+    """A part of call number `index`. Only a call's first part has `name`. `arguments` is the next piece of JSON."""
 
     index: int
     arguments: str = ""
@@ -45,8 +45,8 @@ class CallParser:
     _held: str = ""
     _state: str = "text"  # or "call", "arguments", "after"
     _opened: str = ""  # the tag before the call: OPEN, or "" if there is none
-    _fresh: bool = True  # True at the beginning and after a call: a call may begin without OPEN
-    _depth: int = 0  # open braces and brackets of the arguments
+    _fresh: bool = True  # True at the beginning and after a call, where a call may begin without OPEN
+    _depth: int = 0  # number of open braces and brackets in the arguments
     _quoted: bool = False  # True within a string of the arguments
     _escaped: bool = False
     _brace: bool = False  # True if the closing brace of the call is still to come
@@ -63,7 +63,7 @@ class CallParser:
         return found
 
     def flush(self) -> list[Part]:
-        """Returns the remaining parts at the end of the text: text not yet recognized as a call is content."""
+        """Returns the remaining parts at the end of the text. Text not yet recognized as a call becomes content."""
         done = self.most is not None and self.count >= self.most
         if self._state in ("text", "call") and not done:
             text = self._opened * (self._state == "call") + self._held
@@ -77,7 +77,7 @@ class CallParser:
             self._parts.append(text)
             self._fresh = self._fresh and not text.strip()
 
-    # -- states: each returns True if it consumed a part of the held text, so the next state can run ------------
+    # -- states: each returns True if the next state can run at once, and False if it needs more text -----------
 
     def _text(self) -> bool:
         if self._fresh:
@@ -157,7 +157,7 @@ class CallParser:
 
 
 def _text_of(literal: str) -> str:
-    """Returns the text of a string in JSON; "" if the string is not valid."""
+    """Returns the value of a JSON string literal; "" if the literal is not valid."""
     try:
         return str(json.loads(literal, strict=False))
     except ValueError:
@@ -165,7 +165,7 @@ def _text_of(literal: str) -> str:
 
 
 def _call_of(found: Any, names: Collection[str]) -> tuple[str, str] | None:
-    """Returns the name of a call and its arguments as JSON; None for anything else."""
+    """Returns the name and the arguments (as JSON) of a call; None if the value is not a call of one of `names`."""
     if not isinstance(found, dict) or not isinstance(found.get("name"), str) or found["name"] not in names:
         return None
     own = found.get(ARGUMENTS, found.get(PARAMETERS))

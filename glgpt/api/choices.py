@@ -17,7 +17,7 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 @dataclass(frozen=True)
 class TokenChance:
-    """A token, its log probability in the model, and the log probabilities of the likeliest tokens."""
+    """A token, its log probability in the model, and in `top` the likeliest tokens with their log probabilities."""
 
     token: int
     logprob: float
@@ -37,10 +37,11 @@ class Event:
 
 @dataclass(eq=False)
 class Choice:
-    """A text that is being generated. `emit` receives its events; `ends` are the ids that end it.
+    """A text that is being generated. `emit` receives its events; `ends` are the token ids that end it.
 
-    `top` is the number of likeliest tokens to report with each token; None reports no log probabilities. The methods
-    are called in the thread of the model.
+    `row` holds the prompt and the continuation, in the batch of all texts that the model continues together. `top` is
+    the number of likeliest tokens to report with each token; None reports no log probabilities. The methods are called
+    in the thread of the model.
     """
 
     index: int

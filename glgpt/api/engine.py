@@ -28,13 +28,13 @@ from glgpt.text.tokenizer import Tokenizer
 from glgpt.text.untrusted.chat_template import ChatPrompt
 
 logger = logging.getLogger(__name__)
-CACHED_POSITIONS = 1024  # positions of the shared caches for each text, unless the context is shorter
+CACHED_POSITIONS = 1024  # default number of KV cache positions per text, unless the context is shorter
 MAX_RETRY_AFTER_S = 60
-USUAL_SECONDS = 2.0  # assumed duration of a text before any has ended
+USUAL_SECONDS = 2.0  # assumed duration of a request until the first request has ended
 
 
 class FullError(Exception):
-    """The queue is full. A place is likely to be free after `retry_after` seconds."""
+    """Raised if the queue of waiting texts is full. A place is likely to be free after `retry_after` seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"the queue is full; try again in {retry_after} s")
@@ -65,7 +65,7 @@ class Engine:
     """A model that continues up to `most` texts side by side; up to `queue` further texts wait.
 
     All work on the GPU happens in one thread. A text equals the result of `LanguageModel.chat` or `generate` for the
-    same prompt and seed, whatever other texts run. `cached` is the number of positions in the caches of all texts
+    same prompt and seed, whatever other texts run. `cached` is the number of positions in the KV caches of all texts
     together (default: `CACHED_POSITIONS` per text). Raises GlgptError for a model that cannot be loaded or used.
     """
 
@@ -84,13 +84,13 @@ class Engine:
         self._jobs: dict[Job, None] = {}
         self._closed = False
         self._usual = USUAL_SECONDS
-        self._tokenizing = threading.Lock()  # the template's process answers one request at a time
+        self._tokenizing = threading.Lock()  # the process that renders chat templates answers one request at a time
         ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(ready, name, options), name="glgpt-api")
         self._thread.start()
         try:
             ready.result()
-        except BaseException:  # an interrupt, too
+        except BaseException:  # also KeyboardInterrupt
             self.close()
             raise
 
@@ -110,7 +110,10 @@ class Engine:
         return self._batch.waiting + sum(len(job.choices) for job in self._new)
 
     def chat_prompt(self, messages: list[dict[str, Any]], tools: Tools | None = None) -> ChatPrompt:
-        """Returns the token ids of messages. Raises GlgptError for unusable messages or a missing chat template."""
+        """Returns the token ids of messages; if a call is forced, they end with the text that begins a call.
+
+        Raises GlgptError for unusable messages or a missing chat template.
+        """
         template = self.model.chat_template
         written = for_template(messages, tools, template.mentions)
         with self._tokenizing:
@@ -125,7 +128,7 @@ class Engine:
         return CallForm.of(self.model.chat_template.mentions)
 
     def text_prompt(self, prompt: str | Sequence[int]) -> ChatPrompt:
-        """Returns the ids of a text, or the given ids once checked. Raises GlgptError for an unusable prompt."""
+        """Returns the token ids of a text, or given ids after a check. Raises GlgptError for an unusable prompt."""
         with self._tokenizing:
             return ChatPrompt(self.model.check_ids(self.model.encode(prompt) if isinstance(prompt, str) else prompt))
 
@@ -228,7 +231,7 @@ class Engine:
         return Continuations(batch, (), self.context, self.model.eos_ids, self.most, self.model.speculate)
 
     def _step(self) -> bool:
-        """Starts new jobs, ends cancelled ones and continues all texts by a token. Returns False to end the thread."""
+        """Starts new jobs, ends cancelled jobs, continues all texts by a token. Returns False when the thread ends."""
         with self._change:
             self._change.wait_for(lambda: self._new or self._gone or self._jobs or self._closed)
             new, gone, self._new, self._gone = self._new, self._gone, [], []

@@ -21,7 +21,7 @@ TYPES = {
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
-}  # by status; other statuses are "server_error"
+}  # type of an error by its HTTP status; for other statuses it is "server_error"
 ALLOWED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
@@ -46,7 +46,7 @@ ALLOWED = {
 
 
 class ApiError(Exception):
-    """An answer with a status other than 200. `param` is the request's field at fault, and `code` is for programs."""
+    """An answer with a status other than 200. `param` is the request's field at fault; programs read `code`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ def invalid_request(given: dict[str, Any], error: ValidationError) -> ApiError:
     found = error.errors()
     found = [each for each in found if each["loc"][0] == found[0]["loc"][0]]
     places = [_place(given, each["loc"], each["type"] == "missing") for each in found]
-    # pydantic reports an error for each type that a field may have; the deepest errors are of the type that fits best.
+    # pydantic reports an error for each type that a field may have. The type whose errors are nested deepest fits best.
     deepest = max(map(len, places))
     place = next(place for place in places if len(place) == deepest)
     errors = [each for each, own in zip(found, places, strict=True) if own == place]
@@ -118,7 +118,7 @@ def _allowed(error: ErrorDetails) -> str:
 
 
 def _place(given: Any, parts: Sequence[int | str], missing: bool) -> list[str]:
-    """Returns the keys and indices of a pydantic location, without the names of the types that were tried."""
+    """Returns the keys and indices of a pydantic location, without the names of the types that pydantic tried."""
     place = []
     for i, part in enumerate(parts):
         if part in given if isinstance(given, dict) else isinstance(given, list) and isinstance(part, int):

@@ -95,7 +95,7 @@ class GenerationRequest(_Strict):
 
     @property
     def stops(self) -> list[str]:
-        """Returns the texts before which an answer ends."""
+        """Returns the stop texts: an answer ends before the first of them."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
@@ -123,7 +123,7 @@ class GenerationRequest(_Strict):
         return ApiError(400, f"{quoted(own.name)}: {error}" if own and own.name else str(error), field)
 
     def _constraints(self) -> Iterator[tuple[str, Callable[[], Constraint]]]:
-        """Yields each field that constrains the answer, and a function that makes its constraint."""
+        """Yields each field that constrains the answer, and a function that makes the field's constraint."""
         own, more = self.response_format, self.structured_outputs or StructuredOutputs(json=None)
         if own and own.type == "json_schema":
             if own.json_schema is None or (schema := own.json_schema.schema_) is None:
@@ -154,7 +154,7 @@ class GenerationRequest(_Strict):
             if getattr(self, name):
                 raise ApiError(400, f"{name} is not supported; use repetition_penalty", name)
         chosen: dict[str, Any] = {
-            # top_p 0 leaves the likeliest token only
+            # top_p 0 leaves the likeliest token only, so it is greedy decoding
             "temperature": 0.0 if self.top_p == 0 else self.temperature,
             "top_k": self.top_k,
             "top_p": self.top_p or None,

@@ -61,7 +61,7 @@ class Api:
         self._since = int(time.time())
         # Separate threads, so that constraints that take seconds to compile do not delay other requests.
         self._compilers = ThreadPoolExecutor(COMPILERS, "glgpt-compile")
-        self._compiling = 0  # texts whose constraints are being compiled or wait to be compiled
+        self._compiling = 0  # number of texts whose constraints are being compiled or wait for it
         metrics.DRAINING.set_function(lambda: self.draining)
         posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/chat/completions": self._chat,
@@ -220,8 +220,8 @@ class Api:
     async def _submitted(self, request: Request, prepared: Callable[[], Job], compiled: int) -> Job:
         """Submits the job that `prepared` returns.
 
-        `prepared` compiles constraints for `compiled` texts, which may be 0. Raises ApiError if the queue has no place,
-        before or after the compilation.
+        `prepared` compiles constraints for `compiled` texts, which may be 0. Checks before and after the compilation
+        whether the queue has enough places, and raises ApiError if it does not.
         """
         try:
             if compiled:
@@ -265,7 +265,10 @@ class Api:
         return JSONResponse(answer.whole(job.choices, found, usage(job.choices, prompts)))
 
     async def _pieces(self, job: Job, events: asyncio.Queue[Event], answer: Answer, counted: int) -> AsyncIterator[str]:
-        """Yields the server-sent events of an answer, and the usage if `counted`, the number of prompts, is not 0."""
+        """Yields the server-sent events of an answer.
+
+        `counted` is the number of prompts if the last event must report the usage, else 0.
+        """
         self.open += 1
         try:
             if answer.chat:
@@ -301,14 +304,14 @@ def _failure(error: GlgptError) -> ApiError:
 
 
 def _fingerprint(engine: Engine) -> str:
-    """Returns what the text of a seed depends on: the version of glgpt and the format of the weights."""
+    """Returns an answer's `system_fingerprint`: the text of a seed depends on glgpt's version and the weight format."""
     return f"glgpt-{__version__}-{engine.model.dtype}"
 
 
 async def _while_connected(request: Request, work: asyncio.Future[T]) -> T:
-    """Returns the result of work in a thread. Raises ClientDisconnect if the client disconnects first.
+    """Returns the result of `work`, which runs in a thread. Raises ClientDisconnect if the client disconnects first.
 
-    In that case, and if this task is cancelled, the result is dropped.
+    The result is dropped if the client disconnects or this task is cancelled.
     """
     gone = asyncio.ensure_future(_disconnected(request))
     both: set[asyncio.Future[Any]] = {work, gone}
@@ -319,7 +322,7 @@ async def _while_connected(request: Request, work: asyncio.Future[T]) -> T:
         return work.result()
     finally:
         gone.cancel()
-        work.cancel()  # no effect if it has ended
+        work.cancel()  # has no effect if the work has ended
 
 
 async def _disconnected(request: Request) -> None:

@@ -26,7 +26,10 @@ class _Uvicorn(uvicorn.Server):
     api: Api
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begins the shutdown; at a second signal, ends the server. Then uvicorn calls the previous signal handler."""
+        """Begins the shutdown; at a second signal, ends the server at once.
+
+        When the server has ended, uvicorn sends the signal again to the handler that was set before.
+        """
         if self.api.draining:
             super().handle_exit(sig, frame)
             self.force_exit = True
@@ -35,7 +38,7 @@ class _Uvicorn(uvicorn.Server):
         asyncio.get_running_loop().call_soon_threadsafe(self._begin, sig)
 
     def _begin(self, sig: int) -> None:
-        self._draining = asyncio.ensure_future(self._drain(sig))  # a reference, against garbage collection
+        self._draining = asyncio.ensure_future(self._drain(sig))  # a reference, so that the task is not collected
 
     async def _drain(self, sig: int) -> None:
         try:

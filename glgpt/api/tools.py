@@ -20,11 +20,11 @@ from glgpt.errors import quoted
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
 MAX_TOOLS = 128
-DIAGNOSIS_S = 10.0  # seconds after which no further function is checked
+DIAGNOSIS_S = 10.0  # seconds after which `Tools.unusable` checks no further function
 COMBINED = {"$ref", "anyOf", "oneOf", "allOf"}  # keys with which a schema combines other schemas
 # Keys whose value is an object that holds a schema under each name
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-DATA = ("enum", "const", "default", "examples")  # keys whose values are data
+DATA = ("enum", "const", "default", "examples")  # keys whose values are data, not schemas
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 SYSTEM = """You can call functions. Each line below describes one as JSON:
 {tools}
@@ -106,14 +106,14 @@ class Tools:
         return CallParser([tool.function.name for tool in self.functions], self.most)
 
     def constraint(self, key: str) -> Constraint:
-        """Returns the constraint of a forced call: its arguments, under `key`, match the function's schema.
+        """Returns the constraint of a forced call: the arguments, under the key `key`, match the function's schema.
 
         Raises ConstraintError for a schema that is not JSON.
         """
         calls, own = [], {}
         for i, tool in enumerate(self.functions):
             schema = tool.function.parameters or dict(NO_PARAMETERS)
-            if not COMBINED & schema.keys():  # else this would forbid the properties of the combined schemas
+            if not COMBINED & schema.keys():  # otherwise this would forbid the properties that combined schemas define
                 schema = {"additionalProperties": False} | schema
             own[str(i)] = _moved(schema, f"#/$defs/{i}")
             properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{i}"}}
@@ -124,9 +124,8 @@ class Tools:
     def unusable(self, error: ConstraintError, check: Callable[[Constraint], None]) -> ApiError:
         """Returns the answer to a request whose forced call cannot be constrained.
 
-        The answer names the function at fault, if it is found within `DIAGNOSIS_S` seconds.
-
-        `check` raises ConstraintError for a constraint that cannot be used.
+        The answer names the function at fault, if that function is found within `DIAGNOSIS_S` seconds. `check` raises
+        ConstraintError for a constraint that cannot be used.
         """
         end = time.monotonic() + DIAGNOSIS_S
         for i, tool in enumerate(self.functions, self.first):
@@ -141,7 +140,7 @@ class Tools:
 
 
 def _moved(schema: Any, root: str) -> Any:
-    """Returns a schema with its references rewritten for a document that holds the schema at `root`."""
+    """Returns a schema with its references rewritten for a document that holds the schema at the reference `root`."""
     if isinstance(schema, list):
         return [_moved(each, root) for each in schema]
     if not isinstance(schema, dict):

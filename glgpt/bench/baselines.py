@@ -18,7 +18,10 @@ FETCH2D = {
 
 
 class Baseline:
-    """Computes x w, `[M, K]` by `[K, N]`, with `one_output` (a value per texel) or `block2x2` (2 x 2 values)."""
+    """Computes the product of x `[M, K]` and w `[K, N]` with a kernel of another library.
+
+    A texel holds one value in the kernel `one_output`, and a block of 2 x 2 values in the kernel `block2x2`.
+    """
 
     def __init__(self, device: Device, kernel: str, fetch: str, x: Floats, w: Floats) -> None:
         self.device, self.kernel, self.shape = device, kernel, (x.shape[0], w.shape[1])

@@ -50,13 +50,13 @@ Report = Callable[[str], None]
 
 
 class RandomCheckpoint:
-    """A checkpoint of random weights (standard deviation 0.02), in memory only, with the interface of `Checkpoint`."""
+    """A checkpoint of random weights (standard deviation 0.02) without a file, with the interface of `Checkpoint`."""
 
     def __init__(self, config: ModelConfig, name: str = "random-124M") -> None:
         self.config, self.path, self.name, self.adapter = config, Path(name), name, None
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """Returns the weights of that name."""
+        """Returns the weights of the parameter `name`: the same ones in each call."""
         seed = sum(map(ord, name))
         parameter = self.config.parameters[name]
         values = np.random.default_rng(seed).standard_normal(parameter.shape, np.float32)
@@ -91,13 +91,13 @@ def run_bench(
 ) -> dict[str, Any]:
     """Runs the whole benchmark; docs/reference/cli.md documents the result.
 
-    Without a `model` it measures a GPT-2 124M with random weights. `quick` uses fewer rounds and omits the products of
-    1024 rows. If everything would take more than `seconds`, it also uses fewer rounds, and omits sizes that would take
-    too long. `report` receives a message before each measurement. `options` are those of `DeviceSettings`.
+    Without a `model`, measures a GPT-2 124M with random weights. `quick` uses fewer rounds and omits the products of
+    1024 rows. If the benchmark would take more than `seconds`, it also uses fewer rounds, and omits sizes that would
+    take too long. `report` receives a message before each measurement. `options` are those of `DeviceSettings`.
     """
     settings, clock = DeviceSettings(**options), Clock(seconds)
     if model is not None:
-        with Checkpoint.open(model) as checkpoint:  # a bad model fails now, not after minutes
+        with Checkpoint.open(model) as checkpoint:  # an unusable model fails now, not after minutes
             dtype = dtype or default_dtype(checkpoint)
     opened, choice = settings.open()
     rounds = 3 if quick else 5
@@ -107,7 +107,7 @@ def run_bench(
     took = 0.0
     for m in ROWS[:2] if quick else ROWS:
         begun = time.monotonic()
-        if took and begun + 4 * took > clock.at(0.6):  # each m, and so its time, is four times the previous one
+        if took and begun + 4 * took > clock.at(0.6):  # each m takes four times as long as the previous m
             report(f"skipping products of {m} rows: they would take {4 * took:.0f} s; allow more with --seconds")
             continue
         report(f"measuring products of {m} rows")
@@ -130,7 +130,8 @@ def products(
 ) -> list[dict[str, Any]]:
     """Measures the product of matrices [m, 768] and [768, 3072], by the engine in each format and by two baselines.
 
-    Returns a row of the report for each format and baseline, with its fastest way to fetch texels (`FETCHES`).
+    Returns a row of the report for each format and baseline, measured with the GLSL function of `FETCHES` that reads
+    texels fastest for it.
     """
     k, n = SHAPE
     random = np.random.default_rng(0)
@@ -158,7 +159,7 @@ def products(
 
 
 def _products(dtype: str | None) -> str:
-    """Returns the measured format that the products of a model with this dtype use."""
+    """Returns the format whose measured products are compared with a model of this dtype."""
     return "f16" if dtype == AS_STORED else dtype or "f32"
 
 
@@ -190,7 +191,11 @@ def model_bench(
     clock: Clock,
     report: Report,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Measures prefill and decode; returns rows of the report, and the model's memory, passes and loading time."""
+    """Measures prefill and decode; returns rows of the report, and the model's memory, passes and loading time.
+
+    `loading` loads the model. `rate` is the highest rate of the measured products, in GFLOPS; the report compares the
+    rate of prefill with it.
+    """
     gc.collect()
     forget_peak()
     start = time.perf_counter()
@@ -264,7 +269,10 @@ def _first(seconds: float | None) -> str:
 
 
 def host_seconds(player: Player, rounds: int) -> float:
-    """Returns the median seconds until `play` of one decode returns; on software GL, these include most drawing."""
+    """Returns the median seconds until `play` of a decode step returns.
+
+    On software GL, most of the drawing happens before `play` returns.
+    """
     times = []
     for _ in range(rounds + 1):
         player.finish()
@@ -282,7 +290,7 @@ def forget_peak() -> None:
 
 
 def _prefill(player: Player, chunks: Sequence[Chunk]) -> None:
-    """Plays a prompt whose tokens are all 0."""
+    """Plays the prefill of a prompt whose tokens are all 0."""
     for chunk in chunks:
         player.play(chunk.entry, pos=chunk.start, row=chunk.valid - 1)
 
@@ -294,7 +302,7 @@ def peak_resident() -> int:
         return 1024 * int(status.split("VmHWM:")[1].split()[0])
     try:
         import resource
-    except ImportError:  # not on Windows
+    except ImportError:  # on Windows
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

@@ -32,9 +32,9 @@ class Clock:
 class Measure:
     """Times several functions in alternation, so that drift of the machine affects all of them, and takes medians.
 
-    On software GL every play is flushed, because the driver drops draws that a later draw in the same batch overwrites.
-    There are `rounds` rounds, or fewer (at least one) if they would last beyond `until`, a time of `time.monotonic`. A
-    play is one call of a function.
+    A play is one call of a function. On software GL, every play is flushed, because the driver drops draws that a later
+    draw in the same batch overwrites. There are `rounds` rounds, or fewer: only the first round may begin after
+    `until`, a time of `time.monotonic`.
     """
 
     def __init__(self, device: Device, rounds: int, until: float = math.inf) -> None:
@@ -56,7 +56,8 @@ class Measure:
     def seconds(self) -> dict[str, float]:
         """Returns the median seconds of one play of each function.
 
-        The time of one play is (time of 1 + n plays - time of one play) / n, so that fixed costs cancel.
+        Each round times a single play and a series of 1 + n plays. The difference, divided by n, is the time of a play
+        without the fixed costs of a measurement.
         """
         times: dict[str, list[float]] = {name: [] for name in self._plays}
         for done in range(self.rounds):
@@ -78,7 +79,7 @@ class Measure:
 
 
 def fma_program(limits: Limits) -> tuple[Program, int]:
-    """Returns a program whose entry `bench` computes only multiply-adds, and its operations (two per multiply-add)."""
+    """Returns a program whose entry `bench` only multiplies and adds, and its operations (two per multiply-add)."""
     side, steps = 256, 512
     rec = Recorder(limits)
     x = rec.fixed("x", Layout(1, 4), "state")

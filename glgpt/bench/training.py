@@ -125,14 +125,14 @@ def _alone(player: Player, rounds: int, until: float) -> dict[str, tuple[float, 
 
 
 def _over(player: Player, entries: dict[str, Entry]) -> Player:
-    """Returns a player of these entries that uses the same textures, with their current contents."""
+    """Returns a player of these entries that uses the textures of `player`, with their current contents."""
     textures = {name: replace(t, role="state") for name, t in player.program.textures.items()}
     program: Program = replace(player.program, textures=textures, entries=entries)
     return Player(player.device, program, player.options, player.textures)
 
 
 def _product_rate(trainer: Trainer, rounds: int, until: float) -> float:
-    """Measures the forward products of one block as separate programs, with a batch's rows. Returns their GFLOPS."""
+    """Returns the GFLOPS of one block's forward products, measured as separate programs, with a row per batch token."""
     rows, device = trainer.recipe.batch * trainer.recipe.context, trainer.device
     block = [p for p in trainer.config.parameters.values() if p.product and p.layer == 0]
     shapes, kernel = [(rows, *p.unpadded) for p in block], replace(trainer.choice.kernel, contiguous=0)
@@ -147,7 +147,7 @@ def _product_rate(trainer: Trainer, rounds: int, until: float) -> float:
 
 
 def render(result: dict[str, Any]) -> str:
-    """Formats the rows as text."""
+    """Formats the results as text."""
     d = result["device"]
     lines = [f"{d['renderer']}: {d['fma_gflops']:.0f} GFLOPS of multiply-adds"]
     for r in result["rows"]:

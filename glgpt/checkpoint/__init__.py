@@ -1,5 +1,6 @@
 """Finds and reads checkpoints: local folders, the Hugging Face Hub, safetensors and PyTorch files.
 
-`Checkpoint.open` is the entry point; it reads tensors one at a time as NumPy arrays. Pickles are parsed and never
-executed. The package depends on `models` for names and shapes, on `gguf`, `text` and `system`, and not on the GPU.
+`Checkpoint.open` is the entry point; `Checkpoint.read` returns one tensor at a time as a NumPy array. The pickles of
+PyTorch files are parsed and never executed. The package depends on `models` for the names and shapes of tensors, and on
+`gguf`, `program`, `text` and `system`. It does not need a GPU.
 """

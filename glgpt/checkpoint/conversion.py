@@ -52,8 +52,8 @@ def convert(
 
     `dtype` is f32, f16, q8 (Q8_0) or q4 (Q4_1); a folder holds f32 or f16. The default is f16 if all matrices of the
     model are f16, and f32 otherwise. `adapter` is the folder of a LoRA adapter, which is added to the weights. The
-    result appears at `out` only when it is complete. Returns its path, format, dtype and bytes. Raises GlgptError for a
-    model that cannot be opened or that the format cannot hold.
+    result appears at `out` only when it is complete. Returns its path, format, dtype and size in bytes. Raises
+    GlgptError for a model that cannot be opened or that the format cannot hold.
     """
     gguf = str(out).endswith(SUFFIX)
     path = output_file(out, SUFFIX, option="--to") if gguf else output_folder(out, option="--to")
@@ -75,7 +75,10 @@ def _ends(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def _finite(checkpoint: Checkpoint, name: str, narrow: bool) -> NDArray[Any]:
-    """Reads a tensor. If `narrow` (the target format uses float16), raises GlgptError for a value beyond float16."""
+    """Reads a tensor.
+
+    If `narrow` (the target format uses float16), raises GlgptError for a value beyond the range of float16.
+    """
     values: NDArray[Any] = checkpoint.read(name)
     if narrow and max(values.max(), -values.min()) > MAX_F16:
         raise GlgptError(f"{quoted(checkpoint.path, 300)}: tensor {name} has values beyond float16; use --dtype f32")
@@ -133,7 +136,7 @@ def _kind(own: str, columns: int, dtype: str) -> TensorType:
 
 
 def _check_written(checkpoint: Checkpoint, made: Path) -> None:
-    """Raises FileError unless the written file describes the same model: GGUF has no field for some settings."""
+    """Raises FileError if the written file has lost a setting of the model: GGUF has no field for some settings."""
     with Checkpoint.open(made) as again:
         found, wanted = again.config.to_dict(), checkpoint.config.to_dict()
         if wanted["model_type"] in architecture_for(wanted).also:

@@ -25,7 +25,10 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, else the error's class; omits an OSError's file name."""
+    """Returns the first line of an error's message, or the name of the error's class if the message is empty.
+
+    Omits the file name in an OSError's message.
+    """
     if isinstance(error, OSError) and error.strerror:
         return quoted(error.strerror)
     return quoted((str(error).strip().splitlines() or [type(error).__name__])[0].strip(), 300)

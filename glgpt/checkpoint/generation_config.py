@@ -1,4 +1,4 @@
-"""Reads from a checkpoint's files which ids end a text and how answers are sampled."""
+"""Reads from a checkpoint's files which token ids end a text, and how answers are sampled."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from glgpt.errors import FileError, quoted, written
 from glgpt.gguf.model_files import file_name, has_file, read_model_json
 from glgpt.text.tokenizer import GPT2_VOCAB_SIZE, Tokenizer
 
-FILES = ("generation_config.json", "config.json")  # the first that has the field decides, as in transformers
+FILES = ("generation_config.json", "config.json")  # the first that has eos_token_id decides, as in transformers
 MAX_ENDS = 64
-# The model card of SmolLM2-Instruct recommends these. At temperature 0.8, models of this size often answer nonsense.
+# The model card of SmolLM2-Instruct recommends these values. At temperature 0.8, models of this size often answer
+# nonsense.
 CHAT_SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.9}
 SAMPLING_RANGES = {"temperature": (0, 100), "top_k": (-1, 2**31 - 1), "top_p": (0, 1), "min_p": (0, 1)}
-_UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers writes GPT-2's id by default, even for a smaller vocabulary
+_UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers writes GPT-2's eos_token_id by default, even for a smaller vocabulary
 
 
 def end_of_text(folder: Path, vocab_size: int, tokenizer: Tokenizer | None) -> tuple[int, ...]:
@@ -74,6 +75,6 @@ def recommended_sampling(folder: Path) -> dict[str, Any]:
                 f"{quoted(file_name(folder, name), 300)}: {key} is {written(value)}; it must be {what} from {least} to "
                 f"{most}"
             )
-        if value > 0 or key == "temperature":  # 0 disables the other settings, -1 disables top-k
+        if value > 0 or key == "temperature":  # 0 disables a setting other than temperature, -1 disables top-k
             found[key] = int(value) if whole else value
     return found

@@ -1,7 +1,8 @@
 """Downloads models from the Hugging Face Hub into the Hub's local cache.
 
-huggingface_hub (2.4.0) builds paths in its cache from the ETag and the commit that a server sends, so a mirror could
-create files anywhere. `guard_cache` makes the library's sessions refuse values that are not plain file names.
+huggingface_hub (2.4.0) uses the ETag and the commit that a server sends as file names in its cache. A hostile mirror
+could send paths, and thus create files anywhere. `guard_cache` makes the library's sessions raise an error if one of
+these values is not a plain file name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from glgpt.text.untrusted.chat import TEMPLATE
 
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)  # gpt2, owner/name
 
-_NAME = re.compile(r'(W/)?("?)[A-Za-z0-9][\w.=+~-]{0,127}\2', re.ASCII)  # an ETag or a commit that may be a file name
+_NAME = re.compile(r'(W/)?("?)[A-Za-z0-9][\w.=+~-]{0,127}\2', re.ASCII)  # an ETag or a commit that is a safe file name
 _NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit")
 
 
@@ -34,7 +35,7 @@ def not_found(name: str) -> str:
 
 
 def download(name: str, file: str = "") -> Path:
-    """Downloads the missing files of a model; returns the cache folder with its config, tokenizer and weights.
+    """Downloads the files of a model that the cache lacks; returns the folder of the model's files in the cache.
 
     With `file`, downloads only this GGUF file (and its other parts, if it is split), and returns its path.
     """
@@ -78,7 +79,7 @@ def download(name: str, file: str = "") -> Path:
 
 @functools.cache
 def guard_cache() -> None:
-    """Makes all huggingface_hub sessions of this process check the file names that a server sends."""
+    """Makes all huggingface_hub sessions of this process call `check_names` for each answer of a server."""
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http
 
@@ -89,7 +90,8 @@ def guard_cache() -> None:
         session.event_hooks = session.event_hooks | {"response": [*session.event_hooks["response"], check_names]}
         return session
 
-    set_client_factory(guarded)  # not a hook on the current session, which is replaced after a refused connection
+    # A hook on the current session would be lost: the library replaces the session after a refused connection.
+    set_client_factory(guarded)
 
 
 def check_names(answer: Any) -> None:
@@ -111,7 +113,7 @@ def _fetch_gguf(name: str, file: str) -> Path:
     for part in all_parts(file):
         if not isinstance(cached(name, part), str):
             get_hf_file_metadata(hf_hub_url(name, part))  # fails at once; hf_hub_download would retry for 20 s
-        revision = paths[0].parents[len(Path(part).parts) - 1].name if paths else None  # all parts are of one commit
+        revision = paths[0].parents[len(Path(part).parts) - 1].name if paths else None  # the commit of the first part
         paths.append(Path(hf_hub_download(name, part, revision=revision)))
     return paths[0]
 
@@ -127,7 +129,8 @@ def _fetch(name: str) -> Path:
     missed: list[Exception] = []  # errors for files that are not cached while the Hub cannot be reached
 
     def get(file: str) -> bool:
-        # The folder is named after the commit: all files are of one revision, and cached ones need no request.
+        # The folder's name is the commit. As the `revision`, it makes all files those of one commit, and a file in the
+        # cache needs no request.
         if cached(name, file, revision=folder.name) is _CACHED_NO_EXIST:
             return False
         try:
@@ -139,7 +142,7 @@ def _fetch(name: str) -> Path:
             return False
         return True
 
-    # Weights come last: if they are cached, the small files have been requested before.
+    # Weights are downloaded last: if the cache has them, an earlier call has already requested the small files.
     plain = () if get("tokenizer.json") else ("vocab.json", "merges.txt")
     for file in (*plain, *TOKENIZER_EXTRAS, "generation_config.json", TEMPLATE):
         get(file)

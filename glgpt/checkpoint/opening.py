@@ -31,7 +31,7 @@ Tensor = Stored | GgufTensor  # a tensor in a file
 
 
 class Checkpoint:
-    """A checkpoint whose tensor names and shapes match its config. No file stays open or mapped between reads."""
+    """A checkpoint whose tensor names and shapes match its config. Keeps no file open or mapped between reads."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Checkpoint:
     ) -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, dict(tensors)
-        self.whole = whole or config  # the config of the files; `config` may be `shortened`
+        self.whole = whole or config  # the config in the files; `config` may have fewer positions
         self.adapter = adapter  # `read` adds its changes to the weights
-        self._intact: set[Stored] = set()  # tensors that are read in parts and whose checksum matched
+        self._intact: set[Stored] = set()  # tensors that are read part by part and whose checksum matched
         self.name = name or quoted(path.resolve().name)  # for messages; see `model_name`
 
     @classmethod
@@ -75,11 +75,11 @@ class Checkpoint:
         return Checkpoint(self.path, config, self._tensors, self.name, self.whole, self.adapter)
 
     def without_adapter(self) -> Checkpoint:
-        """Returns the model as its files hold it."""
+        """Returns the model with the weights of its files, without an adapter's changes."""
         return Checkpoint(self.path, self.config, self._tensors, self.name, self.whole)
 
     def adapts(self, name: str) -> bool:
-        """True if the adapter changes a parameter."""
+        """True if an adapter changes the parameter `name`."""
         return self.adapter is not None and self.adapter.changes(name)
 
     @property
@@ -88,13 +88,13 @@ class Checkpoint:
         return set(self._tensors)
 
     def dtype(self, name: str) -> str:
-        """Returns the dtype of a tensor in the file: "F32", "F16", "BF16" or a quantized type of GGUF."""
+        """Returns the dtype of a tensor in the file: "F32", "F16", "BF16" or a quantised type of GGUF."""
         return self._tensors[name].dtype
 
     def sample(self, name: str, count: int) -> NDArray[np.float32]:
-        """Returns up to `count` values spread evenly over a tensor, without reading all of it.
+        """Returns up to `count` values spread evenly over a tensor.
 
-        Raises GlgptError as `read` does.
+        Reads only these values, unless an adapter changes the tensor. Raises GlgptError as `read` does.
         """
         size = math.prod(self._tensors[name].shape)
         if self.adapts(name):
@@ -103,9 +103,10 @@ class Checkpoint:
             return stored.sample(np.arange(0, size, max(1, size // count))[:count])
 
     def blocks(self, name: str) -> GgufBlocks | None:
-        """Returns the stored scales, minima and levels of a quantized tensor; None for other and adapted tensors.
+        """Returns the stored scales, minima and levels of a quantised tensor, whose rows belong to a layer's outputs.
 
-        Each row belongs to one output of a layer. Raises GlgptError if the file cannot be read.
+        Returns None if the tensor is not quantised or an adapter changes it. Raises GlgptError if the file cannot be
+        read.
         """
         if self.adapts(name):
             return None
@@ -113,9 +114,9 @@ class Checkpoint:
             return stored.blocks() if isinstance(stored, GgufTensor) and stored.type.unpack else None
 
     def scales(self, name: str) -> NDArray[np.float16]:
-        """Returns the first float16 of each block (weights with a common scale) of a quantized tensor.
+        """Returns the first float16 of each block of a quantised tensor; in Q4_0, for example, it is the block's scale.
 
-        Does not read the levels into an array. Raises GlgptError if the file cannot be read.
+        Does not decode the levels. Raises GlgptError if the file cannot be read.
         """
         with self._reading(name) as stored:
             assert isinstance(stored, GgufTensor)
@@ -130,11 +131,11 @@ class Checkpoint:
             raise FileError(f"{quoted(stored.path, 300)}: tensor {name} cannot be read: {first_line(error)}") from None
 
     def read(self, name: str) -> NDArray[np.float32] | NDArray[np.float16]:
-        """Returns one tensor as a read-only array: float16 if the file has f16, else float32 (exact for bf16).
+        """Returns one tensor, which the caller must not change: float16 if the file has f16, else float32.
 
-        An f32 or f16 array is a memory-mapped view of the file; its pages are freed with the array. Quantized tensors
-        of GGUF are decoded to float32. Raises GlgptError for NaN or infinity, a wrong checksum, or a file that has
-        shrunk since it was opened.
+        An f32 or f16 array is a memory-mapped view of the file; its pages are freed with the array. bf16 is converted
+        to float32 exactly, and quantised tensors of GGUF are decoded to float32. A tensor that an adapter changes is
+        float32. Raises GlgptError for NaN or infinity, a wrong checksum, or a file that has shrunk since it was opened.
         """
         stored, parameter = self._tensors[name], self.config.parameters[name]
         with self._reading(name):
@@ -159,7 +160,7 @@ class Checkpoint:
     def _check(self, name: str, stored: Tensor, mapped: NDArray[Any]) -> None:
         """Raises FileError if a tensor does not match its checksum.
 
-        If parts of a tensor are read one by one, the first read checks the whole tensor.
+        If a tensor is read part by part, reading its first part checks the whole tensor.
         """
         whole = stored.whole
         if not stored.sha256 or whole in self._intact:
@@ -175,7 +176,7 @@ class Checkpoint:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._tensors.clear()  # no file is open between reads; from here on, `read` finds no tensor
+        self._tensors.clear()  # there is nothing to close, as no file is open between reads; `read` finds no tensor now
 
 
 def _stored(folder: Path) -> dict[str, Stored]:
@@ -203,11 +204,14 @@ def _open_file(path: Path) -> dict[str, Stored]:
 
 
 def _checked(config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors by the parameters' names. Raises GlgptError unless they are exactly those of the config."""
+    """Returns the tensors by the parameters' names.
+
+    Leaves out buffers, and equal copies of tied tensors. Raises GlgptError for a missing, extra or unsuitable tensor.
+    """
     tensors: dict[str, Tensor] = {}
     for full, tensor in stored.items():
         name = full.removeprefix(config.prefix)
-        name = quoted(name, 120)  # leaves the names of supported models unchanged; others become safe to print
+        name = quoted(name, 120)  # makes unknown names safe to print; the names of supported models stay the same
         if config.buffers.fullmatch(name):
             continue
         if name in tensors:
@@ -242,7 +246,7 @@ def _checked(config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Ten
 def _same(a: Tensor, b: Tensor) -> bool:
     if a == b or (a.dtype, a.shape) != (b.dtype, b.shape) or isinstance(a, GgufTensor):
         return a == b
-    bits = f"u{READABLE[a.dtype][0]}"  # compared as integers: NaN equals itself, and `read` reports it
+    bits = f"u{READABLE[a.dtype][0]}"  # compared as integers, because a NaN does not equal itself; `read` reports NaNs
     rows = max(1, _CHUNK // a.shape[1])
     left, right = a.map().view(bits), b.map().view(bits)
     return all(np.array_equal(left[i : i + rows], right[i : i + rows]) for i in range(0, a.shape[0], rows))

@@ -18,8 +18,9 @@ Checksums = Mapping[str, str]  # the SHA-256 of each tensor, as 64 hexadecimal d
 class SafetensorsWriter:
     """Writes float32 tensors of known shapes to a file: first the header, then each tensor when it is added.
 
-    `metadata` receives the tensors' checksums and returns the header's metadata, whose length must not depend on the
-    digits of a checksum: the checksums are known only at the end, when `finish` writes the header again.
+    `metadata` receives the tensors' checksums and returns the metadata for the header. The checksums are known only at
+    the end, when `finish` overwrites the header. Therefore the length of the metadata must not depend on the digits of
+    a checksum.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class SafetensorsWriter:
         file.write(self._header(dict.fromkeys(shapes, "0" * 64)))
 
     def add(self, name: str, array: NDArray[Any]) -> None:
-        """Writes the next tensor. Raises ValueError unless its name and shape are the next in the header."""
+        """Writes the next tensor. Raises ValueError if the header lists another name or shape next."""
         if not self._left or self._left.pop() != name or array.shape != self._shapes[name]:
             raise ValueError(f"tensor {name} of shape {list(array.shape)} is not the next one of the header")
         stored = np.ascontiguousarray(array, "<f4")

@@ -1,4 +1,4 @@
-"""Finds the steps that a training run has saved besides its last checkpoint: `RUN@400` names step 400."""
+"""Finds the checkpoints of earlier steps that a training run has saved: `RUN@400` names that of step 400."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
 
 
 def kept_steps(run: Path) -> list[int]:
-    """Returns the saved steps of a run, in ascending order."""
+    """Returns the numbers of a run's saved steps, in ascending order."""
     return sorted(int(p.name) for p in (run / STEPS).glob("*") if re.fullmatch(r"\d{1,18}", p.name) and p.is_dir())
 
 

@@ -1,4 +1,4 @@
-"""Packs the weights of a file for textures: chooses each weight's format, and copies quantized blocks unchanged."""
+"""Packs the weights of a file for textures: chooses each weight's format, and copies quantised blocks unchanged."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from glgpt.program.quantised import Blocks
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 from glgpt.system.processors import available_processors
 
-# GGUF's quantized types -> the texture format that holds their blocks (weights with a common scale). Levels of Q4_0
+# GGUF's quantised types -> the texture format that holds their blocks (weights with a common scale). Levels of Q4_0
 # are -8 to 7; in q4, they become 0 to 15, with a minimum of -8 times the scale.
 FORMAT_OF = {
     "Q8_0": "q8", "Q5_0": "q8", "Q4_0": "q4", "Q4_1": "q4", "Q5_1": "q5_1", "Q4_K": "q4_k", "Q5_K": "q5_k",
     "Q6_K": "q6_k",
 }  # fmt: skip
 _CHUNK = 1 << 20  # values compared at once
-SAMPLE = 4096  # values of a tensor that are compared before all of them are read
+SAMPLE = 4096  # values of a tensor that are tested for float16; only if it holds them exactly, all values are read
 AHEAD_BYTES = 256 << 20  # maximum bytes of the texels packed ahead and the tensors being packed, together
-THREADS = 4  # more threads would wait: outside NumPy's loops, only one thread runs
+THREADS = 4  # more threads would wait: outside NumPy's loops, Python runs only one thread at a time
 
 
 def weight_formats(checkpoint: Checkpoint, dtype: str | None) -> WeightFormats:
@@ -60,7 +60,7 @@ def rounding_of_adapter(checkpoint: Checkpoint, formats: WeightFormats) -> str:
 def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
     """Returns the matrix of a parameter's texture: the file's blocks if the format `dtype` holds them unchanged.
 
-    Raises GlgptError as `Checkpoint.read` does.
+    Otherwise, the matrix has the decoded values. Raises GlgptError as `Checkpoint.read` does.
     """
     blocks = stored_blocks(checkpoint, name, dtype)
     return checkpoint.config.parameters[name].arrange(checkpoint.read(name)) if blocks is None else blocks
@@ -69,7 +69,8 @@ def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:
 def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | None:
     """Returns the matrix of a parameter's texture as the file's blocks, if the format `dtype` holds them unchanged.
 
-    Otherwise returns None. Also returns None for values that are not finite, which `Checkpoint.read` refuses.
+    Otherwise returns None. Also returns None if a scale or minimum is not finite, so that the caller uses
+    `Checkpoint.read`, which checks the values.
     """
     coding = ALL[dtype].coding
     if coding is None or not _holds_blocks(checkpoint, name, dtype):
@@ -90,7 +91,7 @@ def stored_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> Blocks | Non
 
 
 def _holds_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> bool:
-    """True if the format `dtype` holds blocks of the tensor's type unchanged, and the parameter can keep them."""
+    """True if a texture of format `dtype` can hold the blocks of the parameter's tensor unchanged."""
     parameter, kind = checkpoint.config.parameters[name], checkpoint.dtype(name)
     if kind not in FORMAT_OF or not parameter.product or not parameter.keeps_blocks or checkpoint.adapts(name):
         return False
@@ -100,16 +101,16 @@ def _holds_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> bool:
 def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[tuple[str, Iterable[Band]]]:
     """Yields each parameter's name and bands (groups of rows of texels), in the order of `layouts`.
 
-    Threads pack parameters ahead, because NumPy lets other threads run while it works on an array. A parameter that
-    takes more than `AHEAD_BYTES` is packed without a thread, one band each time the caller takes the next; with fewer
-    than `THREADS` processors, this holds for all parameters. Raises GlgptError for a tensor that cannot be read or
-    exceeds the format's range.
+    Threads pack the next parameters in parallel, which is possible because NumPy lets other threads run while it works
+    on an array. A parameter that takes more than `AHEAD_BYTES` is packed without a thread: each band is packed when the
+    caller takes it. With fewer than `THREADS` processors, all parameters are packed without a thread. Raises GlgptError
+    for a tensor that cannot be read or exceeds the format's range.
     """
     if available_processors() < THREADS:
         yield from ((name, _bands(checkpoint, name, layout)) for name, layout in layouts.items())
         return
     names = deque(layouts)
-    begun: dict[str, Future[list[Band]] | None] = {}  # parameters that the caller has not taken yet, in order
+    begun: dict[str, Future[list[Band]] | None] = {}  # not yet taken; None: packed without a thread
     sources = {name: source_bytes(checkpoint, name, layout) for name, layout in layouts.items()}
 
     def held(name: str) -> int:
@@ -171,8 +172,8 @@ def _stored_formats(checkpoint: Checkpoint) -> StoredFormats:
 def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:
     """Returns the narrowest format that holds a tensor exactly; vectors are f32.
 
-    An adapted tensor has values that are not in the file. It becomes q8 if the file has it in blocks, and otherwise
-    stays f16 or f32.
+    If an adapter changes the tensor, its new values need not fit the file's format exactly. The format is then q8 if
+    the file's tensor is quantised, and otherwise the one without the adapter, f16 or f32.
     """
     if checkpoint.adapts(parameter.name):
         own = _format(checkpoint.without_adapter(), parameter)

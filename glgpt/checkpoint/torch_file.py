@@ -1,9 +1,9 @@
 """Locates the tensors of PyTorch's `pytorch_model.bin` without PyTorch; `Stored` describes where a tensor is.
 
 A `.bin` file holds a pickle, which is never executed: `_Pickle` interprets its opcodes and accepts only the few names
-that a dictionary of tensors needs. A hostile pickle could also run without end or fill the memory. Therefore the
-numbers of bytes, of operations (each copied element counts as one) and of dimensions and the length of strings are
-limited, and only strings are hashed or printed.
+that a dictionary of tensors needs. A hostile pickle could also run without end or fill the memory. Therefore there are
+limits on the bytes and the operations of the pickles (each copied element counts as one operation), on the dimensions
+of a tensor and on the length of strings. Only strings are hashed or printed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _TENSORS = ("torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2")
 _PARAMETER = "torch._utils _rebuild_parameter"
 _ALLOWED = {_DICT, *_TENSORS, _PARAMETER, *(f"torch {name}" for name in _STORAGES)}
 MAX_DIMENSIONS = 8  # maximum dimensions of a tensor; the supported models have at most four
-MAX_OPERATIONS = 1 << 19  # operations in a file's pickles; a tensor takes 30, a model of 1000 layers has 14,000 tensors
-_MAX_STRING_CHARACTERS = 1 << 12  # characters of a string: looking up a key compares it in full with an equal key
-MAX_PICKLE_BYTES = 16 << 20  # bytes of a file's pickles
-_MAX_DIRECTORY_BYTES = 4 << 20  # bytes of a zip file's directory
-_MAX_INTEGER_BYTES = 16  # bytes of an integer
+MAX_OPERATIONS = 1 << 19  # maximum per file; a tensor takes 30 operations, a model of 1000 layers has 14,000 tensors
+_MAX_STRING_CHARACTERS = 1 << 12  # maximum characters of a string: a dictionary compares equal keys in full
+MAX_PICKLE_BYTES = 16 << 20  # maximum bytes of a file's pickles
+_MAX_DIRECTORY_BYTES = 4 << 20  # maximum bytes of a zip file's directory
+_MAX_INTEGER_BYTES = 16  # maximum bytes of an integer
 _ENCRYPTED = 1  # bit in the flags of a zip file's member
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
@@ -58,8 +58,8 @@ _LEGACY_VERSION = 1001
 class Stored:
     """The place of a tensor in its file: `offset` in bytes into `path`, `strides` in elements (None: contiguous).
 
-    `sha256` is the checksum of the tensor's bytes, if the file has one. If this tensor is some rows of `whole`, then
-    `sha256` is the checksum of `whole`.
+    `sha256` is the checksum of the tensor's bytes, if the file has one. If `whole` is given, this tensor consists of
+    rows of `whole`, and `sha256` is the checksum of `whole`.
     """
 
     path: Path
@@ -71,7 +71,7 @@ class Stored:
     whole: Stored | None = None
 
     def rows(self, rows: slice) -> Stored:
-        """Returns the place of some of a matrix's rows."""
+        """Returns the place of these rows of the matrix."""
         step = (self.strides or contiguous_strides(self.shape))[0]
         offset = self.offset + rows.start * step * READABLE[self.dtype][0]
         return replace(self, shape=(rows.stop - rows.start, *self.shape[1:]), offset=offset, whole=self)
@@ -86,9 +86,10 @@ class Stored:
         return widened(self.map().reshape(-1)[indices], self.dtype).astype(np.float32)
 
     def map(self) -> NDArray[Any]:
-        """Returns a read-only view of `shape` over a new memory map (BF16 as uint16); freeing it frees the map.
+        """Returns a new read-only memory map of the tensor, with its `shape`; BF16 elements are uint16.
 
-        Raises GlgptError for an unsupported dtype, and OSError or ValueError if the file has shrunk.
+        The file is mapped until the array is freed. Raises GlgptError for an unsupported dtype, and OSError or
+        ValueError if the file has shrunk.
         """
         if self.dtype not in READABLE:
             raise GlgptError(f"has dtype {self.dtype}; glgpt reads F32, F16 and BF16")
@@ -101,7 +102,10 @@ class Stored:
 
 
 def widened(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Widens bf16, the upper half of a float32, to float32, as NumPy has no bf16; returns other values unchanged."""
+    """Widens bf16 values, given as uint16, to float32, because NumPy has no bf16; returns other values unchanged.
+
+    A bf16 value is the upper 16 bits of a float32.
+    """
     return np.left_shift(values, 16, dtype=np.uint32).view(np.float32) if dtype == "BF16" else values
 
 
@@ -216,7 +220,8 @@ def _from_zip(path: Path, file: IO[bytes]) -> dict[str, Stored]:
 
 
 def _from_legacy(path: Path, file: IO[bytes]) -> dict[str, Stored]:
-    # Five pickles (magic, version, platform, state dict, storage keys), then each storage: its length, its elements.
+    # The file has five pickles (magic, version, platform, state dict, storage keys). The storages follow; each
+    # begins with the number of its elements.
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     pickles = _Pickle(_Bounded(file, MAX_PICKLE_BYTES))
@@ -324,7 +329,7 @@ class _Pickle:
                 stack.append(_constant(name, arg))
 
     def _collect(self, name: str) -> None:
-        """Replaces items on the stack by a tuple of them, or adds them to the list or dictionary below."""
+        """Replaces items on the stack by a tuple of them, or adds them to the list or dictionary below them."""
         stack = self._stack
         match name:
             case "TUPLE" | "APPENDS" | "SETITEMS":
@@ -361,7 +366,7 @@ class _Pickle:
             return made
         if name in _TENSORS and isinstance(args[0], _Storage):
             storage, start, shape, strides = args[:4]
-            if isinstance(shape, tuple) and isinstance(strides, tuple):  # a list would be copied in each call
+            if isinstance(shape, tuple) and isinstance(strides, tuple):  # a list would be copied for each tensor
                 return _Tensor(storage, start, shape, strides)
         if name == _PARAMETER and isinstance(args[0], _Tensor):
             return args[0]

@@ -1,8 +1,8 @@
 """The command line `glgpt`: `main` parses arguments, runs a subcommand and returns the exit code.
 
-0 means success, 1 means a comparison beyond its tolerance, a failed op or a diverged run, and 2 means bad input. Only
-this package parses arguments, draws progress bars and prints errors; it depends on all other packages, and none of
-these depends on it.
+Exit code 0 means success, 1 means a comparison beyond its tolerance, a failed op or a diverged run, and 2 means bad
+input. Only this package parses arguments, draws progress bars and prints errors; it depends on all other packages, and
+none of these depends on it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MAX_ERROR_CHARACTERS = 1000  # maximum characters of an error message
 def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | None = None) -> int:
     """Runs one command line and returns its exit code.
 
-    `leave` ends the process with the exit code of a signal. It is called after the clean-up that follows a signal, or
-    at once if another signal arrives while the clean-up takes long.
+    `leave(number)` ends the process with the exit code for the signal `number`. It is called after the clean-up that
+    follows a signal, or at once if another signal arrives while the clean-up takes long.
     """
     try:
         _ready_streams()
-        from glgpt.cli.operation.log import log_on_stderr  # imported here: an interrupt may arrive during the import
+        from glgpt.cli.operation.log import log_on_stderr  # in `try`: an interrupt may arrive during the import
         from glgpt.cli.parser import build_parser
 
         words = sys.argv[1:] if argv is None else argv

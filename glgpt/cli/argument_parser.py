@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
-        """Exits with 2 and a one-line message. Reports a misspelt option instead of a missing one."""
+        """Exits with 2 and a one-line message. Reports an unknown option, if any, rather than a missing argument."""
         options = [word for word in self._given if word[:2] == "--" and word != "--"]
         unknown = [word for word in options if word.partition("=")[0] not in self._option_string_actions]
         if message.startswith("the following arguments are required") and unknown:

@@ -26,7 +26,7 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
-VERSION = 1  # of saved conversations
+VERSION = 1  # of the file format of saved conversations
 READING = "reading the conversation"  # label that is shown until an answer begins
 HELP = """\
 /regenerate      answer the last message again
@@ -64,7 +64,7 @@ class ChatTerminal:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             self._converse()
-        except KeyboardInterrupt:  # the second Ctrl-C, before the next prompt
+        except KeyboardInterrupt:  # a second Ctrl-C that arrives before the next prompt is shown
             pass
         finally:
             signal.signal(signal.SIGINT, before)
@@ -133,7 +133,7 @@ class ChatTerminal:
         if not self.conversation.notice and self.conversation.last and self.conversation.last.stats.stopped == "tokens":
             _say(f"[the answer reached {self.conversation.tokens} tokens; --tokens allows more]")
         with contextlib.suppress(KeyboardInterrupt):
-            self.conversation.read_ahead()  # while the user reads the answer
+            self.conversation.read_ahead()  # updates the KV cache while the user reads the answer
 
     def _interrupt(self, *_: object) -> None:
         """Handles Ctrl-C: ends the answer after its current token.
@@ -237,7 +237,7 @@ def saved_messages(path: Path) -> list[dict[str, Any]]:
     try:
         return checked_messages(found.get("messages"))
     except GlgptError as error:
-        why = str(error).partition("; ")[0]  # without its remedy, which is for callers in Python
+        why = str(error).partition("; ")[0]  # without the error's remedy, which is for callers in Python
         raise FileError(f"{name} is not a saved conversation: {why}; {instead}") from None
 
 
@@ -245,7 +245,7 @@ class WrappedLines:
     """Breaks streamed text between words: a word that reaches the edge of the terminal moves to the next line."""
 
     def __init__(self, columns: int) -> None:
-        self._columns = columns - 1  # terminals place the cursor differently after the last column
+        self._columns = columns - 1  # terminals differ in where the cursor is after a character in the last column
         self._at, self._word = 0, ""  # column of the cursor, and the written part of the current word
 
     def push(self, text: str) -> str:

@@ -38,7 +38,7 @@ DTYPE = "stored for .gguf files, else f32"
 CONTEXT = "context length, in tokens (default: the model's, at most 2048; longer if the prompt needs it)"
 CHAT_MODEL = "smollm2"
 TEMPERATURE = 0.8  # default for texts other than chat answers
-BYTE_ORDER_MARK = "\ufeff"  # not part of a text
+BYTE_ORDER_MARK = "\ufeff"  # is removed from the beginning of a text
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 30  # maximum size of a text that is read at once
 
@@ -170,7 +170,7 @@ def add_sampling_options(p: Parser, chat: bool = False) -> None:
 def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
     """Returns the sampling options that were given, except the seed, as keyword arguments of `generate`.
 
-    Raises ArgumentError for a value out of range, the seed included.
+    Raises ArgumentError for a value out of range; this includes the seed.
     """
     options: dict[str, Any] = {
         "temperature": args.temperature,
@@ -213,8 +213,9 @@ def _constraint(args: argparse.Namespace) -> Constraint | None:
 def draw_in_one_thread(args: argparse.Namespace) -> None:
     """Makes llvmpipe (software OpenGL) draw in the calling thread if this is faster for one text.
 
-    Call it before a model is opened. With at most two processors and integer weights, llvmpipe's threads wait for each
-    other longer than a matrix product takes. If the environment variable LP_NUM_THREADS is set, it takes precedence.
+    Call it before a model is opened. With at most two processors and quantised weights, llvmpipe's threads wait for
+    each other longer than a matrix product takes. If the environment variable LP_NUM_THREADS is set, it takes
+    precedence.
     """
     gguf = args.model is not None and (args.model == CHAT_MODEL or is_gguf(Path(args.model)))
     integers = gguf if args.dtype is None else args.dtype in ("stored", "q8", "q4")

@@ -27,11 +27,13 @@ def add_check_option(parser: argparse.ArgumentParser) -> None:
 
 
 def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | None = None) -> FormatCost | None:
-    """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05 nats per token. Returns the cost, or None.
+    """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05 nats per token.
 
-    Weights in the file's own formats (stored) are not rounded, so they are not compared. A measurement is made once and
-    cached. `model` is the loaded model that the arguments name, or None for an export. Without `--check`, a loaded
-    model above `MAX_UNASKED_PARAMETERS` is not measured.
+    Returns the cost (the divergence); None if nothing was compared. Weights in the file's own formats (stored) are not
+    rounded, so they are not compared. Split models are not compared either. A measurement is made once and cached.
+
+    `model` is the loaded model that the arguments name, or None for an export. Without `--check`, a loaded model above
+    `MAX_UNASKED_PARAMETERS` is not measured.
     """
     split = getattr(args, "split", None) or getattr(args, "plan", None)
     if dtype in ("f32", AS_STORED) or args.check is False or split:

@@ -7,7 +7,7 @@ import math
 import re
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-MAX_DIGITS = 18  # of an integer
+MAX_DIGITS = 18  # maximum digits of an integer
 
 
 def count(text: str) -> int:

@@ -8,7 +8,7 @@ from importlib import import_module
 from glgpt import __version__
 from glgpt.cli.argument_parser import Parser
 
-# In the order of `glgpt --help`; each has a module of `glgpt.cli.commands` with `add_parser`.
+# In the order of `glgpt --help`. Each command has a module in `glgpt.cli.commands` with the function `add_parser`.
 COMMANDS = (
     "generate",
     "chat",
@@ -29,7 +29,7 @@ COMMANDS = (
     "split",
     "serve",
 )
-MODULES = {"eval": "evaluate"}  # commands whose module has another name
+MODULES = {"eval": "evaluate"}  # commands whose module has a different name
 EXAMPLES = """examples:
   glgpt generate "To be, or not to be"              text from the embedded Shakespeare model; no download
   glgpt generate "Once upon a time" --model gpt2    text from a model of the Hugging Face Hub
@@ -47,7 +47,7 @@ glgpt train diverges."""
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Returns the parser of the command line; parsed arguments hold the function to call as `run`.
+    """Returns the parser of the command line; in the parsed arguments, `run` is the function that runs the command.
 
     The parser has all commands, or only `command` if it is one of them, because importing all modules takes long.
     """

@@ -15,8 +15,8 @@ DELAY_S = 1.0  # seconds before a label appears
 def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterator[Callable[[int, int], None] | None]:
     """Yields a function to call with (done, total), or None if stderr is not a terminal. Unit "B" is scaled to MB.
 
-    The label appears after `delay` seconds (default: DELAY_S). After the first call, a bar with the label replaces it.
-    Both vanish when the block ends.
+    The label appears after `delay` seconds (default: DELAY_S). The first call of the function replaces the label
+    with a bar that shows the same label. The label or the bar vanishes when the block ends.
     """
     if not sys.stderr.isatty():
         yield None

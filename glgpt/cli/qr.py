@@ -26,7 +26,7 @@ def qr_lines(text: str) -> list[str]:
 
 
 def print_qr(text: str, stream: TextIO | None = None) -> None:
-    """Prints a QR code of a text if the stream is a terminal with the characters and the width for it."""
+    """Prints a QR code of a text if the stream (default: stdout) is a terminal that is wide enough and has `HALVES`."""
     stream = stream or sys.stdout
     if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return

@@ -56,7 +56,7 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def shown(text: str) -> str:
-    """Returns a sample that is safe to print: without control characters and surrounding blank lines."""
+    """Returns a sample text that is safe to print: without control characters and surrounding blank lines."""
     text = text.strip("\n").expandtabs(4)
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
 
@@ -70,7 +70,7 @@ def no_echo(stream: IO[str]) -> Iterator[None]:
     try:
         terminal = stream.fileno()
         before = termios.tcgetattr(terminal)
-        ours = os.tcgetpgrp(terminal) == os.getpgrp()  # a process in the background would be stopped
+        ours = os.tcgetpgrp(terminal) == os.getpgrp()  # the system stops a background process that changes a terminal
     except (OSError, ValueError, termios.error):
         ours = False
     if not ours:
@@ -100,7 +100,7 @@ def opening(start: Start) -> str:
 
 
 def planning(plan: Plan) -> str:
-    """Returns a line, printed before anything is allocated, about the memory and the estimated time of a step."""
+    """Returns a line about the memory and the estimated time of a step, to print before anything is allocated."""
     return f"training takes {plan}; a step takes about {plan.step_s:.2g} s, estimated from the speed of this device"
 
 

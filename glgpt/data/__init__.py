@@ -6,7 +6,7 @@ text = data.bundled("addition")
 cleaned, removed = data.clean(text)
 print(data.inspect(cleaned))
 
-The package depends on `text` and `system` only, and not on tokens, models or devices.
+The package depends only on `glgpt.text`, `glgpt.system` and `glgpt.errors`, not on models or devices.
 """
 
 from glgpt.data.bundled import SETS, bundled

@@ -1,4 +1,4 @@
-"""Lists the public-domain books that a page offers; their mirror allows requests by pages of other origins (CORS)."""
+"""Lists the public-domain books that a page offers. The page fetches them from a mirror that allows this (CORS)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glgpt.data.fetching import address
 
-OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # gutenberg.org refuses pages of other origins
+OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # gutenberg.org refuses requests by pages of other origins
 
 NO_BOOKS = "none"  # given instead of a mirror's address to offer no books
 
@@ -21,7 +21,7 @@ class Book:
     repository: str
 
     def url(self, mirror: str | None = None) -> str:
-        """Returns the address of the book's text at `mirror`, which has gutenberg.org's paths; None: at OPEN_MIRROR."""
+        """Returns the URL of the book's text at `mirror`, a site with gutenberg.org's paths (None: at OPEN_MIRROR)."""
         if mirror is None:
             return f"{OPEN_MIRROR}/{self.repository}_{self.number}/master/{self.number}.txt"
         return address(f"book:{self.number}", mirror)

@@ -60,17 +60,17 @@ def _code() -> str:
     """Returns source code of this package: the modules of `models` and `ops`."""
     files = sorted(path for name in ("models", "ops") for path in (PACKAGE / name).glob("*.py"))
     text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
-    return re.sub(r"\n{3,}", "\n\n", text)  # so that cleaning changes nothing
+    return re.sub(r"\n{3,}", "\n\n", text)  # as `cleaning.clean` would do
 
 
 def _addition() -> str:
-    """Returns every sum of two numbers below 100 once, shuffled."""
+    """Returns a line for every pair of numbers from 0 to 99, such as "12+34=46", in random order."""
     order = np.argsort(starts(1, 0, 10_000, 1 << 31), kind="stable")
     return "".join(f"{n // 100}+{n % 100}={n // 100 + n % 100}\n" for n in order.tolist())
 
 
 def _sorting() -> str:
-    """Returns lines of six digits and the same digits in order."""
+    """Returns different lines of six random digits, "=", and these digits sorted, such as "314159=113459"."""
     drawn = starts(2, 0, 16_000, 1_000_000)
     unique = list(dict.fromkeys(f"{n:06}" for n in drawn.tolist()))
     return "".join(f"{digits}={''.join(sorted(digits))}\n" for digits in unique)

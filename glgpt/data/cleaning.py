@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from glgpt.errors import GlgptError
 
 STEPS = ("headers", "lines", "blanks", "duplicates")
-# Matching takes linear time for any text: the lookahead rejects a last line without a line break before `***` is
-# searched in it, and the lookbehind lets a match start only at the first of several blanks.
+# Two assertions make matching take linear time for any text. The lookahead of `_BEGIN` rejects a line without a line
+# break before `***` is searched in that line. The lookbehind of `_BLANK` lets a match start only at the first of
+# several spaces or tabs.
 _BEGIN = re.compile(r"^\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n", re.MULTILINE)
 _END = re.compile(r"^\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG", re.MULTILINE)
 _BLANK = re.compile(r"(?<![ \t])[ \t]+$", re.MULTILINE)
@@ -19,7 +20,7 @@ _RUN = re.compile(r"\n{3,}")
 
 @dataclass(frozen=True)
 class Removed:
-    """Counts what a cleaning step changed: the characters that it removed, and the places that it changed."""
+    """The number of characters that a cleaning step removed, and the number of places that it changed."""
 
     step: str
     characters: int
@@ -27,11 +28,11 @@ class Removed:
 
 
 def clean(text: str | Iterable[str], steps: Iterable[str] = STEPS) -> tuple[str, list[Removed]]:
-    """Cleans a text, or several documents, which are then joined; returns the cleaned text and what each step removed.
+    """Returns the cleaned text and what each step removed. If `text` is several documents, they are joined at the end.
 
     `headers` removes the licence before and after a Project Gutenberg book. `lines` normalises line endings to LF.
-    `blanks` removes blanks at the ends of lines, and all but one of repeated blank lines. `duplicates` removes
-    documents that repeat an earlier one exactly. Raises GlgptError for an unknown step.
+    `blanks` removes spaces and tabs at the ends of lines, and all but one of several consecutive blank lines.
+    `duplicates` removes documents that repeat an earlier one exactly. Raises GlgptError for an unknown step.
     """
     wanted = list(steps)
     if unknown := [step for step in wanted if step not in STEPS]:

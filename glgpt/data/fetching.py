@@ -28,7 +28,7 @@ TIME_LIMIT_S = 3600.0  # default time limit for all tries together
 BOOK = re.compile(r"book:(\d{1,6})")
 RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")  # first byte, last byte, total
 MIRROR = "https://www.gutenberg.org"
-Progress = Callable[[int, int], None]  # receives the bytes so far and the total (if unknown: also the bytes so far)
+Progress = Callable[[int, int], None]  # receives (bytes so far, total); an unknown total equals the bytes so far
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Fetched:
     bytes: int
 
     def record(self) -> dict[str, Any]:
-        """Returns the fields that a run's train.json stores."""
+        """Returns the fields that a training run's train.json stores about the text: all but `path`."""
         return {key: value for key, value in asdict(self).items() if key != "path"}
 
 
@@ -72,11 +72,11 @@ def fetch(
     timeout: float = TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Fetched:
-    """Fetches a text of at most `most` bytes in up to `TRIES` tries; each resumes where the previous one stopped.
+    """Fetches a text of at most `most` bytes in up to `TRIES` tries, and stores it as UTF-8 under its SHA-256.
 
-    The text is stored as UTF-8 under its SHA-256. Raises GlgptError with a one-line message if the server refuses,
-    stalls, disconnects, takes more than `timeout` seconds, sends a wrong length or range, redirects to another scheme
-    than http(s), or sends a web page or another encoding.
+    Each try resumes where the previous one stopped, if the server allows it. Raises GlgptError with a one-line message
+    if the server refuses, stalls, disconnects, takes more than `timeout` seconds, sends a wrong length or range, or
+    redirects to a scheme other than http(s). Also raises it for a web page, and for text in another encoding.
     """
     try:
         codecs.lookup(encoding)
@@ -107,7 +107,7 @@ class _Download:
     def __init__(self, url: str, most: int, opener: HttpOpener, progress: Progress | None) -> None:
         self.url, self.most, self.opener, self.progress = url, most, opener, progress
         self.data = bytearray()
-        self.tag = ""  # a strong ETag; without one, bytes of two answers must not be joined
+        self.tag = ""  # the text's strong ETag, or ""; without an ETag, bytes of two answers must not be joined
         self.total = 0  # bytes of the whole text; 0 if unknown
 
     def attempt(self) -> None:
@@ -161,7 +161,10 @@ class _Download:
             raise PermanentError(f"{quoted(self.url, 300)} is empty")
 
     def _range_end(self, text: str, tag: str) -> int:
-        """Returns where in the text a partial answer ends (excluded). Raises GlgptError unless it continues `data`."""
+        """Returns the position in the text after a partial answer's last byte, in bytes.
+
+        Raises GlgptError if the answer does not continue `data`.
+        """
         found = RANGE.fullmatch(text)
         first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
         total = last + 1 if not found or found[3] == "*" else int(found[3])
@@ -218,7 +221,7 @@ def _keep(url: str, data: bytes) -> Fetched:
 
 
 def source_of(sha256: str) -> dict[str, Any] | None:
-    """Returns the source, date, sha256 and bytes (size) of the fetched text with this SHA-256, or None."""
+    """Returns the source, date, sha256 and bytes (size) of the fetched text with this SHA-256, or None if unknown."""
     path = kept_folder() / f"{sha256}.json"
     try:
         found = read_json(path) if path.is_file() else None

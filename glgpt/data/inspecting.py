@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from glgpt.text.files import Text
 
-SCRIPTS = {  # keys: the first word of the Unicode names of a script's letters
+SCRIPTS = {  # script by the first word of its letters' Unicode names, such as LATIN SMALL LETTER A
     "LATIN": "Latin",
     "GREEK": "Greek",
     "CYRILLIC": "Cyrillic",
@@ -40,7 +40,7 @@ class Inspection:
 
 
 def inspect(text: str | Text, validation: float = 0.1) -> Inspection:
-    """Returns the counts of a text, of which the share `validation` is held back.
+    """Returns the counts of a text. `validation` is the share of the text that is held back.
 
     Raises GlgptError as `Text.of_string` and `Text.pieces` do.
     """

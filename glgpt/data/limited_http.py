@@ -17,7 +17,7 @@ MAX_REDIRECTS = 5
 
 
 class PermanentError(GlgptError):
-    """An error that another try would not change."""
+    """An error that would occur again in another try."""
 
 
 class HttpOpener:
@@ -28,10 +28,10 @@ class HttpOpener:
         self._director = urllib.request.build_opener(_Http(answers), _Https(answers), _Redirects)
 
     def open(self, url: str, headers: dict[str, str]) -> Any:
-        """Returns the answer, as `urllib.request.urlopen` does.
+        """Returns the response, as `urllib.request.urlopen` does.
 
-        Raises PermanentError for a redirect that cannot be followed and after the deadline, and OSError (among them
-        urllib's HTTPError) or HTTPException for errors of the network and the server.
+        Raises PermanentError for a redirect that cannot be followed, and if the deadline has passed. Raises OSError
+        (such as urllib's HTTPError) or HTTPException for errors of the network and the server.
         """
         try:
             return self._director.open(urllib.request.Request(url, headers=headers), timeout=STALL_TIMEOUT_S)
@@ -42,7 +42,7 @@ class HttpOpener:
 
 
 def http_address(text: str) -> str:
-    """Returns an http or https address in ASCII: the host in IDNA, other characters as percent escapes.
+    """Returns an http or https address in ASCII and without its fragment: the host in IDNA, the rest percent-encoded.
 
     Raises ValueError for any other scheme and for an invalid address.
     """
@@ -59,7 +59,7 @@ def http_address(text: str) -> str:
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket until a deadline. A socket's own timeout would allow one byte every 20 seconds without end."""
+    """Reads a socket until a deadline. The socket's own timeout is not enough, because it restarts with each byte."""
 
     def __init__(self, connection: socket.socket, deadline: float, late: PermanentError) -> None:
         super().__init__()

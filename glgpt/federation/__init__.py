@@ -1,5 +1,6 @@
-"""Trains one model on many devices, in rounds that end by combining the devices' updates; all rounds form a session.
+"""Trains one model on many devices, in rounds. Each round ends by combining the devices' updates.
 
-The entry points are `serve` (runs a session), `gateway` (serves its clients) and `member.join` (joins as a client). The
-package uses Flower through `flower`, and takes training steps with `training`.
+All rounds together form a session. The entry points are `serve` (runs a session), `gateway` (serves the session's
+clients) and `member.join` (joins a session as a client). Code that depends on Flower's internals is in `flower`;
+clients train with `glgpt.training`.
 """

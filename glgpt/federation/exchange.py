@@ -1,7 +1,7 @@
 """Sends a round to Flower's nodes. Waits for every gateway, but for supernodes only until a deadline.
 
 A supernode is a Flower node that a user runs, without a gateway. Its answer is untrusted input. Each answer is pulled
-in a separate thread and checked before it counts, so no supernode can end a round or delay it past the deadline.
+in a separate thread and checked before it counts, so no supernode can make a round fail or delay it past the deadline.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from glgpt.federation.session import Session
 
 logger = logging.getLogger("flwr")
 POLL_INTERVAL_S = 0.3
-# Seconds after which an unanswered request to a gateway is repeated, because a killed gateway may have lost it. The
-# time doubles with each repetition.
+# Seconds after which an unanswered request to a gateway is repeated, because a killed gateway may have lost the
+# request. The time doubles with each repetition.
 REQUEST_TIMEOUT_S = 8.0
 MAX_SUPERNODES = 64  # maximum number of supernodes with an unanswered request
 
@@ -112,7 +112,7 @@ def name_of(node: int) -> str:
 
 @dataclass(frozen=True)
 class SupernodeClaims:
-    """The metrics that a supernode reports about its steps."""
+    """The metrics that a supernode reports about its training steps in a round."""
 
     tokens: int
     steps: int
@@ -122,7 +122,7 @@ class SupernodeClaims:
 def from_supernode(
     answer: Answer, parameters: Vector, session: Session, limits: rules.NormLimits
 ) -> tuple[Message, dict[str, Any]] | None:
-    """Returns a supernode's reply in the form that strategies take, and the line about it for `rounds.jsonl`.
+    """Returns a supernode's update as the reply that strategies take, and the line for `rounds.jsonl` about it.
 
     Returns None, after logging the reason, if the reply is invalid.
     """

@@ -68,7 +68,10 @@ class Invitations:
         return hmac.new(self._key, body.encode(), hashlib.sha256).digest()
 
     def check(self, token: str, *kinds: str) -> None:
-        """Raises GlgptError, without details, unless the token is valid and of one of `kinds` (default: member)."""
+        """Raises GlgptError, always with the same message, unless the token is valid and of one of `kinds`.
+
+        Without `kinds`, the token must be of the kind "member".
+        """
         body, _, signature = token.partition(".")
         try:
             signed = hmac.compare_digest(self._sign(body), _data(signature))
@@ -88,7 +91,7 @@ class Invitations:
             raise GlgptError("this invitation is unknown, expired or revoked; ask the host for a new one")
 
     def use(self, token: str) -> None:
-        """Counts a member that joins with the token. Raises GlgptError if all uses are taken."""
+        """Counts a member that joins with the token. Raises GlgptError if it is invalid or has no uses left."""
         self.check(token)
         known = self._known[digest(token)]
         if known["uses"] is None:
@@ -114,7 +117,10 @@ class Invitations:
         return True
 
     def exchange(self, token: str) -> str:
-        """Returns a token for an open dashboard, in exchange for any valid host token. Revokes the token of a link."""
+        """Returns a new token for an open dashboard, in exchange for `token`, which may be any token of the host.
+
+        If `token` is that of a link, it is revoked. Raises GlgptError if `token` is invalid.
+        """
         self.check(token, *HOST_KINDS)
         if self._known[digest(token)]["kind"] == HOST_LINK:
             self._known[digest(token)]["revoked"] = True

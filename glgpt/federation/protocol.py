@@ -2,7 +2,7 @@
 
 A client sends `join` first. The gateway answers with `welcome`, then sends `round` and the parameters whenever a round
 can be trained. The client announces its `update`, sends the frames that the gateway lacks, and receives `accepted` or
-`rejected`. All parameters travel as one vector, in the order of the model's parameters.
+`rejected`. The values of all parameters are sent as one vector, in the order of the model's parameters.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Join(_Message):
 
 
 class Update(_Message):
-    """Announces a client's result of a round, which follows in frames of `bytes` bytes in total.
+    """Announces a client's result of a round. The result follows in frames of `bytes` bytes in total.
 
     `loss` is in nats per token.
     """
 
     type: Literal["update"] = "update"
     round: Count
-    attempt: Annotated[str, Field(max_length=64)]  # that of the `round` message: identifies the weights before training
+    attempt: Annotated[str, Field(max_length=64)]  # from the `round` message; identifies the weights before training
     tokens: Count
     steps: Count
     loss: float
@@ -170,7 +170,7 @@ _HOST_SAID: dict[str, type[HostSaid]] = {
 
 
 def parsed_from_host(text: str) -> HostSaid | None:
-    """Returns a gateway's message, or None for a kind that only the page uses.
+    """Returns a gateway's message, or None for a kind of message that the desktop client ignores.
 
     Raises a GlgptError that names the first invalid field.
     """
@@ -225,8 +225,9 @@ def encoded_size(dtype: Dtype, count: int) -> int:
 def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
     """Returns the change from `before` to `after` as bytes, and the `scale` that `decode` needs (1 except for f16).
 
-    `exact` stores `after` itself, so that no bit is lost. f16 stores the change divided by its largest magnitude, which
-    is the `scale`, so that small changes do not vanish. int8 stores a scale for each block of values among the bytes.
+    `exact` stores `after` itself, so that no bit is lost. f16 stores the change divided by its largest magnitude, so
+    that small changes do not vanish; this magnitude is the `scale`. int8 has a scale for each block of `BLOCK` values,
+    which is part of the bytes.
     """
     if dtype == "exact":
         return after.astype("<f4").tobytes(), 1.0

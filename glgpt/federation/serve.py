@@ -1,8 +1,9 @@
 """`glgpt federate serve`: creates or resumes a session and runs its processes until all rounds are done.
 
 SuperLink (Flower's server), SuperExec (Flower's process that starts the ServerApp) and the gateways are separate
-processes, and are restarted if they end. The ServerApp runs the rounds. If its run fails, a new run starts from the
-checkpoint. This process evaluates the shared model after each round and writes the run folder as `glgpt train` does.
+processes, and are restarted if they end. The ServerApp runs the rounds. If a run of the ServerApp fails, a new run
+starts from the checkpoint. The process of `serve` evaluates the shared model after each round and writes the run
+folder as `glgpt train` does.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ logger = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 0.5  # seconds between two checks of the processes
 START_TIMEOUT_S = 180.0  # seconds within which SuperLink must answer after its start
 MAX_RESTARTS = 20  # maximum number of starts of a process within ten minutes; counted from 0 again after each round
-HOST_LIFE_S = 366 * 24 * 3600.0  # seconds that the token for this machine's commands is valid; each start replaces it
+# Seconds for which the token for this machine's commands is valid. Each start of `serve` replaces the token.
+HOST_LIFE_S = 366 * 24 * 3600.0
 SUPERLINK = "superlink.sqlite"  # database file, in the session's folder
 PROCESSES = "processes"  # file in the session's folder: the process id of each process group's leader
 HOSTS = "host.json"  # file in the session's folder: each gateway's address, and the token for this machine's commands
@@ -58,7 +60,7 @@ HOSTS = "host.json"  # file in the session's folder: each gateway's address, and
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a session that the host chooses, in addition to the model."""
+    """The terms of a session that the host chooses, in addition to the model. `Session` explains them."""
 
     rounds: int = 100
     local_steps: int = 25
@@ -103,7 +105,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Operation:
-    """Options of the gateways: the address for each one's metrics (empty: no metrics), the level and format of logs."""
+    """Options of the gateways: an address for the metrics of each (empty: no metrics), the level and format of logs."""
 
     metrics: Sequence[Place] = ()
     log_level: str = "info"
@@ -143,7 +145,7 @@ def begin(
             public=terms.public,
             dp_noise=terms.dp_noise,
             dp_clip=terms.dp_clip,
-            dtype=terms.dtype,  # type: ignore[arg-type]  # checked by the model
+            dtype=terms.dtype,  # type: ignore[arg-type]  # checked by `Session`
             shards=max(1, min(terms.shards, len(data.train) - settings.context)),
             members=terms.members,
             gateways=terms.gateways,
@@ -220,12 +222,12 @@ class Process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(patience)
                 if number == signal.SIGTERM:
-                    continue  # its children may take longer; SIGKILL ends them
+                    continue  # the children of the process may still run; SIGKILL ends them
                 return
 
 
 def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--host and --port") -> list[Place]:
-    """Returns a place for each gateway, on consecutive ports that begin with the port of `first` (0: any free ports).
+    """Returns a `Place` for each gateway, with consecutive ports from the port of `first` on (0: any free ports).
 
     Raises ArgumentError if an address cannot be used (`option` names the option that chooses it), or if the number of
     `urls` is not the number of gateways.
@@ -249,7 +251,7 @@ def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--ho
 
 
 def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
-    """Returns the place of SuperLink (port 0: any free port). Raises ArgumentError if the port is in use."""
+    """Returns the `Place` of SuperLink (port 0: any free port). Raises ArgumentError if the port is in use."""
     if port in [place.port for place in gateways]:
         raise ArgumentError(f"--fleet-port {port} is a gateway's port; choose another")
     return places(Place(port=port), (), 1, "--fleet-port")[0]
@@ -258,13 +260,13 @@ def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
 def end_leftovers(files: Files) -> None:
     """Ends the processes that a killed `serve` has left.
 
-    They occupy the ports of the new `serve`, and an old and a new gateway would both answer a round.
+    Otherwise they would occupy the ports of the new `serve`, and both an old and a new gateway would answer a round.
     """
     noted = files.folder / PROCESSES
     leaders = set(map(int, noted.read_text().split() if noted.exists() else ()))
     ours, left = str(files.run.absolute()).encode(), []
     for process in Path("/proc").glob("[0-9]*") if leaders else ():
-        # A ServerApp stays in its process group after the group's leader has ended.
+        # The group is compared, because a ServerApp stays in its process group after the group's leader has ended.
         with contextlib.suppress(OSError):
             if ours in (process / "cmdline").read_bytes() and os.getpgid(int(process.name)) in leaders:
                 os.kill(int(process.name), signal.SIGKILL)
@@ -296,7 +298,7 @@ class Supervisor:
         fleet_port: int = 0,
         operation: Operation | None = None,
     ) -> None:
-        files = Files(files.run.absolute(), files.site)  # `end_leftovers` finds commands by this path
+        files = Files(files.run.absolute(), files.site)  # `end_leftovers` finds this path in the commands of processes
         self.files, self.tell = files, tell
         self.session = files.session()
         unlock = lock_folder(files.folder)
@@ -364,7 +366,7 @@ class Supervisor:
     # -- the run of the ServerApp -----------------------------------------------------------------------------------
 
     def _watch_run(self) -> None:
-        """Starts a run of the ServerApp if none is active: the first, or one from the checkpoint after a failure."""
+        """Starts a run of the ServerApp from the checkpoint if none is active: at first, and after a failure."""
         if time.monotonic() - self._asked < 2:
             return
         self._asked = time.monotonic()
@@ -376,7 +378,7 @@ class Supervisor:
                     self._control.stop(run.run_id)
             mine = next((run for run in active if run.run_id == self._run), None)
             if mine is not None and mine.status == "running" and self._serverapp_gone():
-                self._control.stop(mine.run_id)  # SuperLink would notice only after up to a minute
+                self._control.stop(mine.run_id)  # SuperLink itself might notice the end only after a minute
                 mine = None
             if mine is None:
                 again = self._run is not None
@@ -390,7 +392,7 @@ class Supervisor:
             self._control = None
 
     def _serverapp_gone(self) -> bool:
-        """True if the ServerApp's process has ended; its run cannot continue then."""
+        """True if the ServerApp's process has ended, so that its run cannot continue."""
         try:
             os.kill(int(self._serverapp.read_text("utf-8")), 0)
         except ProcessLookupError:
@@ -404,7 +406,7 @@ class Supervisor:
     def links(self) -> list[dict[str, str]]:
         """Returns each gateway's links for browsers, for desktops, and for the host's dashboard (private).
 
-        Replaces the tokens for this machine's commands.
+        Also replaces each gateway's token for this machine's commands.
         """
         path = self.files.folder / HOSTS
         before = read_json(path).get("gateways", []) if path.exists() else []
@@ -425,7 +427,7 @@ class Supervisor:
     def run(self, ready: Callable[[list[dict[str, str]]], None], stopped: Callable[[], bool]) -> bool:
         """Runs all processes. Returns True when all rounds are done, False if the host or a signal ended the session.
 
-        Calls `ready` with the links when the gateways listen. `stopped` returns True after a signal.
+        Calls `ready` with the links when all gateways accept connections. `stopped` returns True after a signal.
         """
         links = self.links()
         said = False

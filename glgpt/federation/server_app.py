@@ -1,8 +1,8 @@
 """Flower's ServerApp for a session: runs its rounds through Flower's public interface, from the last checkpoint on.
 
 To Flower, a site (a gateway with all its clients) is one node. A site's reply contains the updates of all its clients.
-Each update becomes a separate reply, so that any Flower strategy sees every client. Invalid replies are dropped first,
-because strategies raise exceptions for them.
+The ServerApp makes each update a separate reply, so that any Flower strategy sees every client. It first drops invalid
+replies, because strategies raise exceptions for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-# Seconds that a supernode (a user's own Flower node) may take in addition to the round: it starts a process per round
+# Seconds that a supernode (a user's own Flower node) has after the round, because it starts a process for each round
 SUPERNODE_START_S = 30.0
 
 
@@ -85,7 +85,7 @@ def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits)
 def combined(strategy: Strategy, number: int, before: Vector, replies: list[Message], files: Files) -> Vector:
     """Saves and returns the parameters after round `number`, which started from `before`.
 
-    Saves and returns `before` if the strategy returns no parameters, or a NaN or an infinity.
+    Saves and returns `before` if the strategy returns no parameters, or parameters or state with a NaN or an infinity.
     """
     memory = dict(memory_of(strategy))
     arrays, _ = strategy.aggregate_train(number, replies)
@@ -146,13 +146,13 @@ def main(grid: Grid, context: Context) -> None:
             return ask(sorted(files.gateway_nodes() & set(grid.get_node_ids())), attempt)
 
         known = files.gateway_nodes()
-        # In a `bounded` session, gateways must receive all changes, so no supernode trains. Until all gateways are
-        # known, any node may be a gateway.
+        # In a `bounded` session, gateways must receive all changes, so no supernode trains. The same holds until the
+        # nodes of all gateways are known, because an unknown node may be a gateway.
         if not session.bounded and len(known) == session.gateways:
             supernodes.ask(ask(supernodes.free(sorted(set(grid.get_node_ids()) - known)), 0))
         answers, attempt = exchange(grid, partial(gateways, 0)), 0
         while session.gateways > 1 and sum(clients_of(reply) for _, reply in answers) < session.quorum:
-            attempt += 1  # the gateways keep their updates and wait for more
+            attempt += 1  # the gateways retain their updates and wait for more
             answers = exchange(grid, partial(gateways, attempt))
         replies = [one for question, reply in answers for one in expanded(reply, question, parameters, limits)]
         norms = session.norm_limits(number, parameters, files.notes())

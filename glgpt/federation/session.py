@@ -52,20 +52,21 @@ class Session(BaseModel):
     rounds: Annotated[int, Field(ge=1)]
     local_steps: Annotated[int, Field(ge=1)]
     quorum: Annotated[int, Field(ge=1)]  # minimum number of updates with which a round can close
-    round_seconds: Annotated[float, Field(gt=0)]  # seconds until a round closes if it has the quorum
-    grace: Annotated[float, Field(ge=0)]  # seconds from reaching the quorum until a round closes, if this is earlier
+    round_seconds: Annotated[float, Field(gt=0)]  # seconds after which a round with the quorum closes
+    grace: Annotated[float, Field(ge=0)]  # seconds after the quorum is reached at which a round closes, if earlier
     strategy: Annotated[str, AfterValidator(strategies.checked_name)]
     outer_lr: float
     outer_momentum: float
-    public: bool  # if True, updates are clipped, and trimmed with strategies that allow it
-    dp_noise: Annotated[float, Field(ge=0)] = 0.0  # noise of a round's mean, in units of dp_clip / quorum; 0: no noise
+    public: bool  # if True, updates are clipped, and combined by a trimmed mean if the strategy has `trims`
+    # Standard deviation of the noise on a round's mean, in units of dp_clip / quorum; 0: no noise
+    dp_noise: Annotated[float, Field(ge=0)] = 0.0
     dp_clip: Annotated[float, Field(gt=0)] = 1.0  # norm to which changes are clipped if there is noise
     dtype: Dtype  # format in which clients send updates
     shards: Annotated[int, Field(ge=1)]  # number of shares into which the text's positions are divided
     members: Annotated[int, Field(ge=1)]  # maximum number of members of each gateway
     gateways: Annotated[int, Field(ge=1)] = 1  # number of gateways; each has its own members, port and Flower node
-    digest: str  # of the training program, see `training.program.program_digest`
-    tokenizer: str  # see `text.tokenizer_training.identity`
+    digest: str  # hash of the training program, see `training.program.program_digest`
+    tokenizer: str  # hash of the tokenizer, see `text.tokenizer_training.identity`
     config: dict[str, Any]
     settings: Settings
     train_tokens: int
@@ -88,7 +89,7 @@ class Session(BaseModel):
 
     @property
     def bounded(self) -> bool:
-        """True if gateways bound the effect of one device on the mean; all changes must then go through a gateway."""
+        """True if gateways bound the effect of one device on the mean, and so must receive all changes."""
         return self.public or bool(self.dp_noise)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -96,7 +97,7 @@ class Session(BaseModel):
         return {name: tuple(p.shape) for name, p in self.model.parameters.items()}
 
     def first_step(self, number: int) -> int:
-        """Returns the number of training steps before round `number` (from 1)."""
+        """Returns the number of training steps before round `number`; the first round has number 1."""
         return (number - 1) * self.local_steps
 
     def rates(self, number: int) -> list[float]:
@@ -238,7 +239,7 @@ class Files:
             os.fsync(file.fileno())
 
     def notes(self) -> list[dict[str, Any]]:
-        """Returns one line per round, merged from its lines in `rounds.jsonl`. Skips lines that are incomplete."""
+        """Returns one line per round, merged from the round's lines in `rounds.jsonl`. Skips incomplete lines."""
         return by_round(json_lines(self.folder / ROUNDS))
 
     def keep_notes(self, number: int) -> None:
@@ -302,18 +303,18 @@ class Files:
 def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merges lines into one per round, in the order of the rounds.
 
-    If a gateway has several lines about a round, later lines add to and override earlier ones.
+    If a gateway or supernode has several lines about a round, later lines add to and override earlier ones.
     """
     found: dict[int, dict[int | None, dict[str, Any]]] = {}
     for line in lines:
         kinds = found.setdefault(line["round"], {})
-        kind = line.pop("site", 0) if "clients" in line else None  # None: a line about all gateways together
+        kind = line.pop("site", 0) if "clients" in line else None  # None: a line about the whole round
         kinds[kind] = kinds.get(kind, {}) | line
     return [_together(kinds.pop(None, {}), list(kinds.values())) for _, kinds in sorted(found.items())]
 
 
 def _together(whole: dict[str, Any], sites: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merges a round's common line and the line of each gateway into one."""
+    """Merges into one line the line about a whole round and the lines of its `sites`: gateways and supernodes."""
     one = {name: value for line in (*sites, whole) for name, value in line.items()}
     if len(sites) < 2:
         return one
@@ -356,5 +357,5 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def weights_id(number: int, parameters: Vector) -> str:
-    """Returns a name for the weights from which a round starts, which depends only on them and the round's number."""
+    """Returns a name for the weights from which a round starts: the round's number and a hash of the weights."""
     return f"{number}-{hashlib.sha256(parameters.tobytes()).hexdigest()[:16]}"

@@ -48,8 +48,8 @@ class SessionEvaluator:
     def catch_up(self, done: int) -> Iterator[dict[str, Any]]:
         """Evaluates and saves the model after the latest finished round, and yields the metrics of new rounds.
 
-        `done` is the number of finished rounds. Rounds that ended during an earlier evaluation are yielded without a
-        validation. Yields nothing if no round has ended since the previous call.
+        `done` is the number of finished rounds. If several rounds are new, only the last of them has been evaluated,
+        and the others are yielded without a validation loss. Yields nothing if no round is new since the previous call.
         """
         if done <= self._kept:
             return

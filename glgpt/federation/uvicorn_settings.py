@@ -49,7 +49,7 @@ def configuration(app: Any, connections: Connections, **more: Any) -> uvicorn.Co
     compress, and each socket would hold two compression windows.
     """
     settings: dict[str, Any] = {
-        "loop": "asyncio",  # its transports close the connections that `Listener` accepted
+        "loop": "asyncio",  # asyncio calls the method `close` of accepted sockets, which updates `connections`
         "http": http_protocol(connections),
         "backlog": BACKLOG,
         "ws": FlowControl,

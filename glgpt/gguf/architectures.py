@@ -11,9 +11,10 @@ from typing import Any
 class Architecture:
     """Maps the keys and tensors of one `general.architecture` to their names in `config.json` and in a checkpoint.
 
-    `fields` maps keys, without the architecture's name, to fields of `config.json`; `constants` are fields that the
-    architecture implies. `tensors` and `block` map names of tensors, without `.weight` or `.bias`. Names in `block` are
-    prefixed by `blk.N.` in the file, and by `layers` in the checkpoint, where {} is the block's number.
+    `fields` maps keys of the metadata, without the architecture's name, to fields of `config.json`; `constants` are
+    fields of `config.json` that the architecture implies. `tensors` and `block` map the file's names of tensors to the
+    checkpoint's, without `.weight` or `.bias`. A name in `block` follows `blk.N.` in the file, and `prefix` and
+    `layers` in the checkpoint; the {} of `layers` stands for the block's number N.
     """
 
     name: str
@@ -27,13 +28,13 @@ class Architecture:
     head: str = "lm_head"
     constants: Mapping[str, Any] = field(default_factory=dict)
     rotated: tuple[str, ...] = ()  # tensors whose rows the file stores as interleaved pairs within each head
-    fused: tuple[str, ...] = ()  # tensors of all query, then all key, then all value rows; checkpoints group by head
+    fused: tuple[str, ...] = ()  # file: rows of all queries, of all keys, of all values; checkpoint: grouped by head
     transposed: tuple[str, ...] = ()  # tensors that are [in, out] in the checkpoint and [out, in] in the file
     also: tuple[str, ...] = ()  # other model types that are written to GGUF as this one, if no setting is lost
-    norm_shift: float = 0.0  # a norm's gain in the file minus its gain in the checkpoint: Gemma's store gain - 1
+    norm_shift: float = 0.0  # a norm's gain in the file minus the checkpoint's; Gemma's checkpoints store gain - 1
 
     def names(self, layers: int) -> dict[str, str]:
-        """Returns the checkpoint's name of each tensor of the file, without `.weight` or `.bias`."""
+        """Returns the checkpoint's names of tensors by the file's names, both without `.weight` or `.bias`."""
         found = {own: self.prefix + name for own, name in self.tensors.items()}
         for i in range(layers):
             block = self.prefix + self.layers.format(i)

@@ -1,6 +1,6 @@
 """Describes the tensor types of GGUF, and splits their blocks into scales, minima and levels.
 
-A quantized type stores a block of 32 or 256 values together, each value as a small integer, its level.
+A quantised type stores a block of 32 or 256 values together, each value as a small integer, its level.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Bytes = NDArray[np.uint8]  # [blocks, bytes of a block]
 
 @dataclass(frozen=True)
 class GgufBlocks:
-    """Quantized rows. A value is scale * level + minimum, computed in float32.
+    """Quantised rows. A value is scale * level + minimum, computed in float32.
 
     A scale and a minimum apply to `group` consecutive values of a row. `scale` and `minimum` are
     `[rows, columns / group]`, float16 if the file stores float16; `minimum` is None if the type has no minima. `levels`
@@ -46,8 +46,8 @@ Parts = tuple[NDArray[Any], "NDArray[Any] | None", NDArray[Any]]  # scale, minim
 class TensorType:
     """A type of tensor: `block` values take `nbytes` bytes. `dtype` is the NumPy dtype of types without blocks.
 
-    `unpack` splits the bytes of blocks into scales and minima, both `[blocks, block / group]`, and levels
-    `[blocks, block]`. None: the type has no blocks.
+    `group` consecutive values have a common scale and minimum. `unpack` splits the bytes of blocks into scales and
+    minima, both `[blocks, block / group]`, and levels `[blocks, block]`; it is None for a type without blocks.
     """
 
     name: str
@@ -156,7 +156,7 @@ def _q6_k(data: Bytes) -> Parts:
 
 
 F32, F16, BF16 = TensorType("F32", 1, 4, "<f4"), TensorType("F16", 1, 2, "<f2"), TensorType("BF16", 1, 2, "<u2")
-# Supported types, by the number that stands for the type in a file.
+# Supported types, by their numbers in a file.
 TYPES = {
     0: F32,
     1: F16,

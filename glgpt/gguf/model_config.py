@@ -15,15 +15,15 @@ from glgpt.gguf.reader import GgufFile
 from glgpt.gguf.tensor import Axes, GgufTensor
 
 MAX_LAYERS = 1000
-# Settings of Llama 3's rotary scaling, the same in all published models. A GGUF file does not store these settings, but
-# the divisors of the rotary frequencies that follow from them.
+# Settings of Llama 3's rotary scaling, the same in all published models. A GGUF file does not store these settings; it
+# stores the divisors of the rotary frequencies, which follow from the settings.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 FREQUENCIES = "rope_freqs.weight"
 FACTORS = "rope_factors_"
 
 WINDOW = "attention.sliding_window"  # has no effect if the window is at least as long as the context
-# Keys that change what a model computes, and the values at which they have no effect. A file must have these values for
-# all keys that its architecture's `fields` do not convert.
+# Keys that change what a model computes, and the values at which they have no effect. If a file has a key that its
+# architecture's `fields` do not convert, the key must have this value.
 NEUTRAL: dict[str, float | None] = {
     "expert_count": 0,
     "use_parallel_residual": False,
@@ -96,9 +96,10 @@ def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, G
 
 
 def rows_of(about: Architecture, own: str, rows: int, config: Mapping[str, Any]) -> Axes | None:
-    """Returns the sizes of four axes that the rows of the tensor `own` form, if a checkpoint exchanges the middle two.
+    """Returns the four sizes to which the rows of the tensor `own` are reshaped, in order to reorder them.
 
-    Returns None if a checkpoint has the rows in the same order. `own` is the tensor's name within its block.
+    Exchanging the middle two of the four axes gives the order of the rows in a checkpoint. Returns None if a checkpoint
+    has the rows in the same order. `own` is the tensor's name within its block.
     """
     heads = config.get("num_attention_heads", config.get("n_head"))
     shared = config.get("num_key_value_heads", heads)
@@ -140,9 +141,9 @@ def _number(file: GgufFile, key: str) -> Any:
 
 
 def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of rotary positions: the scaling, and the rotated share of a head if it is not the whole head.
+    """Returns the fields of config.json for rotary positions: the scaling, and the share of a head that is rotated.
 
-    A field that is not needed is left out.
+    Leaves out the scaling if there is none, and the share if the whole head is rotated.
     """
     found: dict[str, Any] = {}
     prefix = f"{about.name}.rope."
@@ -166,7 +167,7 @@ def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> d
 
 
 def _longrope(file: GgufFile, prefix: str) -> dict[str, Any]:
-    """Returns LongRoPE's scaling. The file stores two divisors for each frequency: for short and for long texts."""
+    """Returns LongRoPE's scaling. Each frequency has a divisor for short texts and one for long texts in the file."""
     scaling: dict[str, Any] = {
         "rope_type": "longrope",
         "attention_factor": _number(file, f"{prefix}scaling.attn_factor"),
@@ -201,7 +202,7 @@ def _llama3(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def llama3_divisors(scaling: Mapping[str, Any], theta: float, count: int) -> NDArray[np.float64]:
     """Returns the number by which Llama 3 divides each of `count` rotary frequencies."""
-    with np.errstate(all="ignore"):  # a file may hold any numbers
+    with np.errstate(all="ignore"):  # numbers of a damaged file may overflow or divide by zero
         return _llama3_divisors(scaling, theta, count)
 
 
@@ -229,7 +230,8 @@ def _gpt2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 def _attention_scalar(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
     """Returns the number whose inverse square root scales attention's scores.
 
-    It is `head_dim`, except in the family's model with `largest` layers, where it is hidden size / number of heads.
+    It is `head_dim`, except in the family's largest model, which has `largest` layers: there it is hidden size / number
+    of heads.
     """
     width = _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
     scalar = width if config.get("num_hidden_layers") == largest else config.get("head_dim", width)
@@ -252,13 +254,13 @@ def _layers(config: Mapping[str, Any], period: int) -> list[str]:
 
 
 def _smollm3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns 1 for each layer with rotary positions, and 0 for every fourth layer, which has none."""
+    """Returns `no_rope_layers`: 1 for each layer with rotary positions, 0 for every fourth layer, which has none."""
     kinds = _layers(config, config["no_rope_layer_interval"])
     return {"no_rope_layers": [int(kind == "sliding_attention") for kind in kinds]}
 
 
 def _phi3(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sliding window; None if it is 0 or missing."""
+    """Returns `sliding_window`, which is None if the file has 0 or no value."""
     return {"sliding_window": config.get("sliding_window") or None}
 
 

@@ -1,7 +1,8 @@
 """Reads the files of a model, such as config.json, from a Hugging Face folder or from a GGUF file.
 
-A GGUF file holds in one file what such a folder holds in several; it is converted to the contents of these files.
-`has_file` and the `read` functions take the path of a folder or of a GGUF file, so that the same code checks both.
+A GGUF file holds what such a folder holds in several files, and is converted to the contents of those files.
+`has_file` and the `read` functions take the path of a folder or of a GGUF file, so that the same code checks the
+contents of both.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from glgpt.gguf.architectures import ARCHITECTURES, Architecture
 from glgpt.gguf.model_config import FACTORS, FREQUENCIES, LLAMA3, llama3_divisors, rows_of
 from glgpt.gguf.tensor import row_order
 
-FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # general.file_type, by the type of most tensors
+FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # values of general.file_type, by the type of most tensors
 
 
 def architecture_for(config: Mapping[str, Any]) -> Architecture:
@@ -45,12 +45,12 @@ def model_metadata(config: Mapping[str, Any], name: str, kind: str) -> dict[str,
 
 
 def _implied(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metadata that llama.cpp reads in addition to the keys in the architecture's `fields`, or by default."""
+    """Returns metadata that llama.cpp reads but the architecture's `fields` lack, and defaults for missing fields."""
     hidden: int = config["n_embd"] if "n_embd" in config else config["hidden_size"]
     heads: int = config["n_head"] if "n_head" in config else config["num_attention_heads"]
     width = config.get("head_dim") or hidden // heads
     found: dict[str, Any] = {"vocab_size": config["vocab_size"], "feed_forward_length": 4 * hidden}
-    if "n_embd" in config:  # learned positions
+    if "n_embd" in config:  # GPT-2 has learned positions, and needs no keys for rotary ones
         return found
     rope = _rope(config)
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", config.get("rotary_pct", 1.0)))
@@ -84,7 +84,7 @@ def rotary_tensors(config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
 def frequency_divisors(config: Mapping[str, Any]) -> NDArray[np.float32] | None:
     """Returns the values of `rope_freqs.weight`, or None if the model does not have Llama 3's rotary scaling.
 
-    Raises GlgptError if the scaling differs from that of the published models, which readers of GGUF assume.
+    Raises GlgptError if a setting of the scaling is not that of `LLAMA3`, which readers of GGUF assume.
     """
     rope = _rope(config)
     if rope.get("rope_type") != "llama3":

@@ -84,7 +84,7 @@ def later_part(path: Path) -> bool:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Reads the header of a file and, if the file is split, those of its other parts. Caches the last file's result.
+    """Reads the header of a file and, if the file is split, those of its other parts. Caches the latest result.
 
     Raises FileError, naming the file, for anything that is not a complete GGUF file of a supported version.
     """
@@ -97,7 +97,7 @@ def identity(path: Path) -> tuple[int, ...]:
     for name in all_parts(path.name):
         try:
             about = path.with_name(name).stat()
-        except (OSError, ValueError):  # reading the file raises an error that names it
+        except (OSError, ValueError):  # `read_header` raises an error that names the file
             break
         found += [about.st_mtime_ns, about.st_size, about.st_ino]
     return tuple(found)

@@ -1,6 +1,6 @@
 """Lists the regular expressions by which byte-level BPE tokenizers split a text before they merge bytes to tokens.
 
-The desktop and the page both use them.
+The desktop and the page both use these expressions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def isolated(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-# The quantifiers are possessive, so that matching a long run of blanks does not backtrack.
+# Quantifiers with two plus signs are possessive, so that matching a long run of blanks does not backtrack.
 GPT2 = Split(
     "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s+(?!\S)|\s++",
@@ -52,8 +52,8 @@ DIGITS = Split(
 )
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# Llama 3's split: digits are split into groups of at most three, a word includes the blank or mark before it, and line
-# ends are separate.
+# Llama 3's split: digits are split into groups of at most three, a word includes the blank or mark that precedes it,
+# and line ends are separate.
 _LLAMA3 = rf"{_LETTERS}|\p{{N}}{{1,3}}{_REST}"
 LLAMA3 = Split("llama3", _LLAMA3, (isolated(_LLAMA3), PLAIN_BYTES))
 QWEN2 = rf"{_LETTERS}|\p{{N}}{_REST}"
@@ -63,7 +63,8 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# Regular expressions of the pre-tokenizer that llama.cpp calls "default"; each splits the pieces of the previous ones
+# Regular expressions of the pre-tokenizer that llama.cpp calls "default"; each splits the pieces that the previous
+# ones have made
 DEFAULT = (
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
@@ -76,7 +77,8 @@ PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)  # the regular express
 def javascript(pattern: str) -> str:
     """Returns a regular expression for JavaScript that matches like `pattern`, which must be one of the patterns above.
 
-    JavaScript's `\\s` differs in two characters. JavaScript has neither possessive quantifiers nor inline flags.
+    Replaces `\\s`, which differs in two characters in JavaScript. Also replaces possessive quantifiers and inline
+    flags, which JavaScript does not have.
     """
     anyhow = "'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
     pattern = pattern.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)", anyhow).replace("++", "+")

@@ -23,8 +23,8 @@ Axes = tuple[int, int, int, int]
 class GgufTensor:
     """Locates a tensor in a file, and describes how it becomes the tensor of a Hugging Face checkpoint.
 
-    `stored` is the shape in the file; its last axis is contiguous and divided into blocks. `exchanged` splits the
-    file's rows into four axes of these sizes, of which the middle two are exchanged in the checkpoint. Then `shift` is
+    `stored` is the shape in the file; its last axis is contiguous and divided into blocks. If `exchanged` is not None,
+    the file's rows are reshaped to these four sizes, and the middle two of the four axes are exchanged. Then `shift` is
     added to all values and, with `transposed`, the result is transposed.
     """
 
@@ -58,7 +58,7 @@ class GgufTensor:
         return replace(self, exchanged=exchanged, transposed=transposed, shift=shift)
 
     def rows(self, rows: slice) -> GgufTensor:
-        """Returns a tensor of only these rows of the file. This tensor must have no exchanged or transposed axes."""
+        """Returns a tensor of only these rows of the file. `self` must not have exchanged or transposed axes."""
         assert self.exchanged is None and not self.transposed
         offset = self.offset + replace(self, stored=(rows.start, *self.stored[1:])).nbytes
         return replace(self, stored=(rows.stop - rows.start, *self.stored[1:]), offset=offset)
@@ -112,9 +112,9 @@ class GgufTensor:
 
     @property
     def _matrix(self) -> tuple[int, int]:
-        """Returns the numbers of rows and columns in the file, in which a vector counts as one row.
+        """Returns the numbers of rows and columns in the file.
 
-        A vector whose elements are reordered counts as one column, because `_order` reorders rows.
+        A vector is one row. If its elements are reordered, it is one column instead, because `_order` reorders rows.
         """
         columns = 1 if len(self.stored) == 1 and self.exchanged else self.stored[-1]
         return math.prod(self.stored) // columns, columns
@@ -145,7 +145,7 @@ class GgufTensor:
 def row_order(axes: Axes) -> NDArray[np.int64]:
     """Returns for each row of the checkpoint the number of the same row in the file.
 
-    The file's rows form `axes`, of which the checkpoint exchanges the middle two.
+    The file's rows are reshaped to the four sizes `axes`, and the middle two axes are exchanged.
     """
     order: NDArray[np.int64] = np.arange(math.prod(axes)).reshape(axes).swapaxes(1, 2).ravel()
     return order

@@ -17,7 +17,7 @@ from glgpt.gguf.splits import BYTE_LEVEL, DEFAULT, DIGITS, GPT2, LLAMA3, PLAIN_B
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
 MAX_MERGES = 1 << 20
-# Maximum characters of a token, and of all tokens together: `_merges` tries all ways to split each token in two.
+# Maximum characters of a token, and of all tokens together, because `_merges` tries all splits of each token in two.
 MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22
 BLANK = "\u2581"
 NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for a role that no token has
@@ -38,7 +38,8 @@ PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "qwen2": [isolated(QWEN2), PLAIN_BYTES],
     "default": [*map(isolated, DEFAULT), PLAIN_BYTES],
 }
-# Pre-tokenizers of tokenizers that do not merge if a whole word is a token, and that by default begin a text with BOS
+# Pre-tokenizers of tokenizers that encode a word as one token if the vocabulary has it, without merges, and that begin
+# a text with BOS by default
 WHOLE_WORDS = ("llama-bpe", "llama3")
 
 

@@ -52,8 +52,8 @@ def write_gguf(
     """Writes a file, which appears at `path` only when it is complete. Returns its size in bytes.
 
     Values of the metadata are strings, flags, integers, floats, lists of strings, and NumPy arrays of numbers. One
-    tensor is in memory at a time. After each tensor, `progress` is called with the bytes written and the total bytes,
-    which count tensors only.
+    tensor is in memory at a time. After each tensor, `progress` is called with the bytes written and the total bytes;
+    both numbers count only the bytes of tensors.
     """
     total, done = sum(tensor.nbytes for tensor in tensors), 0
     with written_whole(path) as file:
@@ -75,7 +75,7 @@ def write_gguf(
 
 
 def header(metadata: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
-    """Returns the beginning of a file: everything before the tensors' values, without padding."""
+    """Returns the beginning of a file: everything before the padding that precedes the tensors' values."""
     found = bytearray(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(tensors), len(metadata)))
     for key, value in metadata.items():
         kind, data = _value(key, value)

@@ -103,12 +103,12 @@ class Device:
         return self._gl[name]
 
     def covering(self, width: int, height: int) -> tuple[int, int, int]:
-        """Returns the width and height of a viewport, and the first vertex of a triangle that covers width x height.
+        """Returns a viewport's width and height, and the first vertex of a triangle that covers `width` x `height`.
 
         The vertex shader `VERTEX` computes the triangle. Mesa's software drivers clip a triangle that extends beyond
         the viewport into two triangles. They shade a block of 4 x 4 pixels twice if both triangles touch it: in a small
-        target, a quarter to a half of the blocks. A viewport of twice the width and height contains the triangle, and
-        the framebuffer or the scissor limits the pixels that are drawn.
+        target, a quarter to a half of the blocks. For these drivers, the viewport has twice the width and height, so
+        that it contains the whole triangle. The framebuffer or the scissor limits the pixels that are drawn.
         """
         if self.software and 2 * max(width, height) <= self._max_viewport:
             return 2 * width, 2 * height, INSIDE
@@ -158,7 +158,7 @@ class Device:
     def shader(self, name: str, text: str, samplers: Sequence[str], options: Options) -> Shader:
         """Returns a shader whose samplers use texture units 0, 1, … Players that request the same text share a shader.
 
-        Its GL objects are released when the last player that requested it releases it.
+        The shader's GL objects are released when all players that requested the shader have released it.
         """
         key = (self.preamble(options) + text, tuple(samplers))
         if key not in self._shaders:
@@ -185,7 +185,7 @@ class Device:
         except moderngl.Error as error:
             raise DeviceError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
         trouble = self.ctx.error
-        if trouble != "GL_NO_ERROR":  # moderngl does not check; out of memory is only reported here
+        if trouble != "GL_NO_ERROR":  # moderngl does not check for this error, which reports a lack of memory
             texture.release()
             raise DeviceError(
                 f"the driver refused texture {name}, {width} x {height} x {layers} ({trouble}); "
@@ -322,7 +322,7 @@ def _create(index: int) -> Device:
 
 
 def list_devices() -> list[Device | str]:
-    """Opens all EGL devices, in order. Returns a list of devices, with an error message for each that does not open."""
+    """Opens all EGL devices, in order, and returns them; an error message replaces a device that does not open."""
     return list(_devices())
 
 

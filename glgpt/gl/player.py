@@ -1,6 +1,6 @@
-"""Plays programs, whose entries are lists of draw calls.
+"""Plays programs. A program consists of entries, which are named lists of passes (draw calls).
 
-Builds textures, shaders and framebuffers once; a call then issues a flat list of GL commands.
+A `Player` builds textures, shaders and framebuffers once; playing an entry then issues a flat list of GL commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glgpt.program.formats import Texels
 from glgpt.program.layout import Band, Layout, Matrix
 from glgpt.program.spec import Entry, Pass, Program, Texture, check
 
-# Maximum FLOPs of one draw. They take 0.2 s at 50 GFLOPS, far less than the 2 s after which drivers reset the GPU.
+# Maximum FLOPs of one draw. It takes 0.2 s at 50 GFLOPS, far less than the 2 s after which drivers reset the GPU.
 MAX_DRAW_FLOPS = 10_000_000_000
 GL_COLOR_BUFFER_BIT = 0x4000
 SCALAR_FORMATS = {"int": "i", "float": "f"}
@@ -35,7 +35,7 @@ class Player:
     Shaders are compiled when an entry is first played, so that unused entries cost nothing. `close` releases the
     player's GL objects. If the player is garbage-collected first, the next use of the device releases them.
     `on_progress(entry, done, total)` is called while an entry is compiled (the first half of `total`), and while it is
-    drawn for the first time (the second half), because some drivers compile only then.
+    drawn for the first time (the second half), because some drivers compile a shader only when it is first used.
     Raises GlgptError if the program does not fit the device.
     """
 
@@ -60,7 +60,7 @@ class Player:
         self._arrange(program)
 
     def _arrange(self, program: Program) -> None:
-        """Creates the buffers of a program and the textures that do not exist yet."""
+        """Creates the uniform block of a program, and those of its textures that do not exist yet."""
         self.program = program
         self._drawn: set[str] = set()  # names of entries that have been played
         pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.ping_pong)
@@ -90,7 +90,7 @@ class Player:
     def replace(self, program: Program) -> None:
         """Switches to another program.
 
-        Keeps the compiled shaders, and the weights that both programs describe identically; creates everything else.
+        Keeps the compiled shaders, and the weights that both programs describe identically; replaces everything else.
         Raises GlgptError if the program does not fit the device. If memory runs out, the player is closed.
         """
         self.use()
@@ -200,8 +200,8 @@ class Player:
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
         """Returns the commands of an entry. The first call compiles the entry's shaders; `play` calls this if needed.
 
-        A ping-pong pair is two textures that swap names after each call. The entry has a list of commands for each
-        combination of swapped and unswapped pairs among its textures.
+        A ping-pong pair is two textures whose names are swapped after each call of an entry that lists the pair. The
+        entry has a list of commands for each combination of swapped and unswapped pairs among its textures.
         """
         found = self.entry(entry)
         key = (entry, tuple(self._swapped[i] for i in self._touched[entry]))
@@ -312,9 +312,9 @@ class Player:
         return self._shaders[p.shader]
 
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
-        """Returns the framebuffer of a pass's outputs. Passes with the same outputs share one.
+        """Returns the framebuffer of a pass's outputs.
 
-        Drivers batch consecutive draws to one framebuffer.
+        Passes with the same outputs share a framebuffer, because drivers batch consecutive draws to the same one.
         """
         key = tuple((id(self.textures[t]), layer) for t, layer in p.outputs)
         if key not in self._framebuffers:

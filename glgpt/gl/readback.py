@@ -1,4 +1,4 @@
-"""Reads textures asynchronously: the driver copies them into a buffer, which a later call reads."""
+"""Reads textures asynchronously: the driver copies them into a buffer, and a later call reads the buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glgpt.program.formats import Texels
 
 
 class Readback:
-    """A queue of at most `depth` pending copies, oldest first. Each is a copy of all the player's textures in `names`.
+    """A queue of at most `depth` pending copies, oldest first. Each copy has all the player's textures in `names`.
 
     The queue's buffers are released with the player.
     """
@@ -31,7 +31,7 @@ class Readback:
         return not self._free
 
     def start(self) -> None:
-        """Starts a copy of the textures. The copy has the values that they have after everything played so far."""
+        """Starts a copy of the textures, with the values that they have after all entries played so far."""
         self.player.use()
         self._busy.append(self._free.pop())  # first, so that `drop` finds the buffer if an interrupt stops the copy
         offset = 0

@@ -1,4 +1,4 @@
-"""Lets NVIDIA's driver store compiled shaders on disk for root, whose shaders it does not store by default."""
+"""Lets NVIDIA's driver store compiled shaders on disk for root; by default, the driver stores none for root."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def enable_shader_cache() -> None:
     """Makes the driver cache root's shaders in glgpt's cache folder. Call it before the driver is loaded.
 
     By default the driver caches no shaders for root: the home folder of a program that runs as root may belong to
-    another user, who could replace the files that the driver loads. So nothing is created unless the cache folder and
-    all its parents belong to root. Does nothing for other users, or if one of the two environment variables is set.
+    another user, who could replace the files that the driver loads. Therefore nothing is created unless only
+    root can write to the cache folder and replace its parents. Does nothing for other users, or if the environment
+    variable `ENABLED` or `FOLDER` is set.
     """
     if not sys.platform.startswith("linux") or os.geteuid() != 0 or ENABLED in os.environ or FOLDER in os.environ:
         return

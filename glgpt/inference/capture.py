@@ -1,4 +1,4 @@
-"""Captures named activations of a model: plays programs that output these activations, and reads the textures.
+"""Captures named activations of a model: plays programs that output these activations, and reads their textures.
 
 A chunk is a run of tokens that a program computes at once (`inference.chunks`).
 """
@@ -39,17 +39,19 @@ class RawTexture:
     start: int
 
 
-KEPT = 2  # older programs that are retained, for example that of the unchanged model when edits are compared
+KEPT = 2  # maximum older programs that are retained, for example the program without edits while edits are compared
 MIN_CONTEXT = 16  # minimum number of positions of the caches
-ONE_CAPTURED = 16  # cost of a one-token chunk (see `ONE_TOKEN`) if every name is captured: about that of a chunk of 16
+# Cost of a one-token chunk for `plan`, instead of `ONE_TOKEN`: if every name is captured, a chunk of one token takes
+# about as long as a chunk of 16.
+ONE_CAPTURED = 16
 
 
 class Captures:
     """Records and plays capture programs, each on demand for the requested names and chunk sizes.
 
-    The programs share the weights of `player`. Their caches have as many positions as the ids, rounded up to a power of
-    two. `most` limits the bytes of all textures, those of `player` included. `part` is the part of the model that
-    `player` runs (None: the whole model).
+    The programs share the weights of `player`. Their caches have a position for each id, rounded up to a power of two.
+    `most` limits the bytes of all textures, those of `player` included. `part` is the part of the model that `player`
+    runs (None: the whole model).
     """
 
     def __init__(

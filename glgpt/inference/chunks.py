@@ -25,8 +25,9 @@ SIZES = (256, 64, 16)  # a chunk of 512 would take as long as two of 256, and ne
 # Sizes for a web page, which compiles all shaders before it can be used. Chunks of 256 would save a tenth of the time
 # of a long prompt, but would need a fifth more shaders.
 FEW_SIZES = (64, 16)
-ONE_TOKEN = 4  # cost of a one-token chunk, where a token of a larger chunk costs 1; reading the weights dominates
-PER_CHUNK = 4  # cost of a larger chunk in addition to its tokens
+# Costs for `plan`; the unit is the time of one token in a larger chunk.
+ONE_TOKEN = 4  # cost of a one-token chunk, which is mostly the time to read the weights
+PER_CHUNK = 4  # cost of a larger chunk in addition to 1 for each of its tokens
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Chunk:
         return "decode" if self.size == 1 else f"prefill_{self.size}"
 
     def of(self, x: AnyRows) -> AnyRows:
-        """Returns this chunk's rows; `x` holds the rows of the whole text."""
+        """Returns this chunk's ids or hidden states; `x` holds those of the whole text."""
         return x[self.start : self.start + self.valid]
 
 
@@ -60,10 +61,10 @@ def chunk_sizes(config: ModelConfig, tile_rows: int, limits: Limits, sizes: Sequ
 
 
 def window_start(tokens: int, context: int) -> int:
-    """Returns the position where the window begins that the model reads to predict the token after `tokens` tokens.
+    """Returns the first position of the window: the part of a text of `tokens` tokens that the model still reads.
 
-    A text longer than the context loses its first tokens, half a context at a time. The rest, which is the window, is
-    read again from position 0, because keys depend on their positions and cannot be moved.
+    A text longer than the context loses its first tokens, half a context at a time; the window is the rest. The model
+    reads the window again from position 0, because keys depend on their positions and cannot be moved.
     """
     half = max(1, context // 2)
     return max(0, -(-(tokens - context) // half)) * half
@@ -76,7 +77,7 @@ def plan(tokens: int, context: int, known: tuple[int, ...], one: int = ONE_TOKEN
     these rows before they are read, but padding must not reach beyond the context. `one` is the cost of a one-token
     chunk.
     """
-    best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # by position: cost of the rest, next chunk's size
+    best: list[tuple[int, int]] = [(0, 0)] * (tokens + 1)  # by position: (cost from it to the end, next chunk's size)
     for at in range(tokens - 1, -1, -1):
         left = tokens - at
         best[at] = min(

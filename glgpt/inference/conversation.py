@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 SYSTEM = ("system", "developer")
-ANSWER_SHARE = 4  # a quarter of the context stays free for an answer, or the answer's maximum length if less
+ANSWER_SHARE = 4  # a prompt leaves 1/4 of the context for an answer, or the answer's maximum length if that is less
 
 
 class Conversation:
@@ -25,9 +25,9 @@ class Conversation:
     A turn is a user message and the answer to it. The model's caches retain the tokens that were read, so a turn
     computes only its new tokens; the logits are bit-equal to those of a new conversation with the same messages.
     Messages may be edited and removed; all tokens from the first changed token on are then computed again. If the
-    context is full, the model no longer reads the oldest messages: whole turns are left out until the rest fills at
-    most half of the context. The system message is never left out. `dropped` is the number of messages left out;
-    `messages` still has all messages. `notice` is text to show to the user.
+    context is too full for another answer, the model no longer reads the oldest messages: whole turns are left out
+    until the rest fills at most half of the context. The system message is never left out. `dropped` is the number of
+    messages left out; `messages` still has all messages. `notice` is text to show to the user.
 
     Several conversations may use one model, but each of them overwrites the model's caches.
     """
@@ -127,7 +127,8 @@ class Conversation:
         """Returns the answer to the last message as pieces of text; `last` is its `Generation`.
 
         The answer becomes a message when the iteration ends, even if the iteration is stopped (`close`) or interrupted.
-        Raises GlgptError for settings that cannot be used, and if the last message alone exceeds the context.
+        Raises GlgptError for settings that cannot be used, and if the last turn, with the system message, exceeds the
+        context.
         """
         self.last_prompt = self._fitting()
         sampling = self.sampling
@@ -172,7 +173,7 @@ class Conversation:
         return self.model.chat_template.prompt(messages, tools=self.tools, **how)
 
     def _fitting(self) -> ChatPrompt:
-        """Returns the prompt; drops the oldest turns if the prompt leaves too little of the context for an answer."""
+        """Returns the prompt, without the oldest turns if it would leave too little of the context for an answer."""
         limit, self.notice, prompt = self.model.max_context, "", self.prompt()
         if len(prompt.ids) + min(self.tokens, max(1, limit // ANSWER_SHARE)) <= limit + 1:
             return prompt

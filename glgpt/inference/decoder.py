@@ -28,15 +28,16 @@ class Decoder:
     """Plays the entries of `programs.record_generation` on a player whose weights are loaded and prepared.
 
     Generations may be interleaved: a generation refills the caches if another generation has used them since. `check`
-    is called before each token; it prepares the weights, or raises if the model is closed. The device samples each
-    token, and a token is read back while the next one is being computed.
+    is called before each token; a trainer's method prepares the weights, and a model's method raises if the model is
+    closed. Unless the sampler adjusts logits, the device samples the tokens, and each token is read back while the
+    device computes the next one.
     """
 
     def __init__(self, player: Player, context: int, check: Callable[[], None]) -> None:
         self.player, self.context = player, context
         self._check = weakref.WeakMethod(check)  # a method of the model or trainer that holds this decoder
         self._sizes = programs.recorded_sizes(player.program)
-        self._turn: object = None  # the generation whose tokens the caches hold
+        self._turn: object = None  # the generation whose tokens the caches hold, if any
         self._kept: list[tuple[Chunk, list[int]]] = []  # reusable chunks in the caches, with their ids
         self._chosen = Readback(player, ("token",), 2)
         self._logits = player.program.views["logits"]
@@ -97,7 +98,7 @@ class Decoder:
     def fill(self, ids: list[int], chunks: Sequence[Chunk]) -> int:
         """Fills the caches with the chunks of `ids`; returns the number of tokens computed.
 
-        Chunks from the first on are reused instead of computed, as long as they equal those in the caches.
+        The first chunks are reused instead of computed, up to the first that differs from the chunk in the caches.
         """
         self._turn = None
         return self._prefill(ids, chunks, logits=False)
@@ -129,7 +130,7 @@ class Decoder:
 
         def following(wanted: int) -> tuple[int, bool]:
             nonlocal read, given
-            # Another generation used the caches, or tokens were dropped.
+            # True if another generation used the caches, or if tokens were dropped.
             refilled = self._turn is not turn or len(ids) <= read
             read = len(ids)
             if refilled:
@@ -152,7 +153,7 @@ class Decoder:
         steps: Sequence[int],
         chunks: Sequence[Chunk] | None = None,
     ) -> list[int]:
-        """Returns the token that each sampler draws after `ids`; `steps[i]` is its number in the text of sampler i.
+        """Returns the token that each sampler draws after `ids`; sampler i has drawn `steps[i]` tokens before.
 
         Afterwards the caches hold `ids` but belong to no generation. With `chunks`, `ids` are read in these chunks, and
         chunks that the caches already hold are reused as in `fill`.
@@ -167,7 +168,7 @@ class Decoder:
         return found
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
-        """Returns token `step` of the text, which follows `ids`.
+        """Returns the token that follows `ids`; it is number `step` of the generated tokens, from 0.
 
         If the device samples and the caches were not refilled for this token, also starts computing the next one.
         `wanted` is the number of tokens still to be returned.
@@ -193,7 +194,7 @@ class Decoder:
     def _constrained(
         self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, matcher: Matcher, step: int
     ) -> int:
-        """Returns token `step` of the text, which the matcher allows, or END if the text is complete.
+        """Returns a token that the matcher allows, as `_next` does, or END if the text is complete.
 
         If the device samples, also starts computing the logits that follow the token. The device computes these logits
         while the host finds the tokens that may come next.
@@ -209,7 +210,9 @@ class Decoder:
         self.masked.play(sampler, matcher, step, self._logits.cols)
         self._chosen.start()
         more = wanted > 1 and len(ids) < self.context
-        ahead = more and not refilled  # after a refill, the row of logits cannot be computed again with equal bits
+        # `decode` may start early only if an undecided draw can restore its logits. After a refill, they come from a
+        # prefill, and `decode` would not give the same bits.
+        ahead = more and not refilled
         if ahead:
             self.player.play("decode", pos=len(ids))
         token, _, broken, undecided = self._chosen.take()[0][0, 0, 0]
@@ -237,7 +240,7 @@ class Decoder:
         self._chosen.start()
 
     def _from_row(self, ids: list[int], sampler: Sampler, step: int) -> int:
-        """Returns the token after `ids`, sampled on the host; discards a token that was started ahead."""
+        """Returns the token after `ids`, sampled on the host; discards a token that the device has started early."""
         if len(self._chosen):
             self._chosen.drop()
             upload_token(self.player, ids[-1])

@@ -1,8 +1,8 @@
-"""Expresses changes of activations as linear maps, one for each position and head, and records the passes for them.
+"""Expresses changes of activations as gains and shifts for each position and head, and records the passes for them.
 
 A program is recorded for a set of `Sites`: the kinds of activations that may change, in every block. The changes
-themselves (`Edits`) are uploaded to states, which are textures that the program reads, so a sweep over layers, heads,
-positions and values can play one recorded program.
+themselves (`Edits`) are uploaded to states, which are textures that the program reads. A sweep over blocks, heads,
+positions and values can therefore play one recorded program.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Edit:
     """Replaces an activation x by y = x * gain + shift at positions first .. end - 1 (end None: to the last position).
 
     `gain` and `shift` are `[rows, columns]`, with the columns of the activation without padding, or `[rows, 1]` if all
-    columns change alike. Position `first` uses row 0, the next position uses row 1, and so on; row 0 follows the last
-    row again. In scores and patterns, a column is a key, and each position uses one row for each head. `patterns`,
-    which holds a number for each head, replaces whole attention patterns instead: 0 leaves the head's pattern
-    unchanged, and k selects `ops.PATTERNS[k - 1]`.
+    columns change alike. Position `first` uses row 0, the next position uses row 1, and so on; after the last row, row
+    0 is used again. In scores and patterns, a column is a key, and each position uses one row for each head.
+
+    If `patterns` is not empty, the edit replaces attention patterns instead. It holds a number for each head: 0 leaves
+    the head's pattern unchanged, and k selects `ops.PATTERNS[k - 1]`.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Edit:
 
 
 class _Changes:
-    """Composes all edits of one activation; `which` is the row of `gain` and `shift` for each position and head."""
+    """Composes all edits of one activation; `which[position, head]` is the row of `gain` and `shift` to apply."""
 
     def __init__(self, activation: Activation, config: ModelConfig) -> None:
         self.activation, self.columns = activation, config.context if activation.square else activation.row_width
@@ -56,7 +57,7 @@ class _Changes:
         self.patterns = np.zeros(activation.heads, np.int64)
 
     def add(self, edit: Edit) -> None:
-        """Composes an edit with the earlier ones."""
+        """Adds an edit, which applies after the earlier ones."""
         if edit.patterns:
             replaced = np.flatnonzero(edit.patterns)
             self.patterns[replaced] = np.asarray(edit.patterns)[replaced]
@@ -77,7 +78,7 @@ class _Changes:
         self.gain, self.shift = np.concatenate([self.gain, gain]), np.concatenate([self.shift, shift])
 
     def _columns(self, rows: Floats) -> Floats:
-        """Returns an edit's rows with `self.columns` columns: repeats a single column; truncates or pads others."""
+        """Returns an edit's rows with `self.columns` columns: repeats a single column; otherwise truncates or pads."""
         if rows.shape[1] == 1:
             return np.broadcast_to(rows, (len(rows), self.columns))
         return np.pad(rows[:, : self.columns], ((0, 0), (0, max(0, self.columns - rows.shape[1]))))
@@ -108,8 +109,9 @@ class Sites:
     def apply(self, network: Network, x: Tensor, row: str | None = None) -> Tensor:
         """Records the passes that edit the activation x; returns the edited activation.
 
-        With `row`, x is a single row, that of position pos + row (scalars of the entry, or a constant row). If x is a
-        state (queries, keys or values), the rows that the network has just written are changed in place.
+        With `row`, x has only the row of position `pos` + `row`; `row` is the name of a scalar of the entry, or a
+        constant. If x is a state (queries, keys or values), the rows that the network has just written are changed in
+        place.
         """
         rec, activation = network.rec, self.activations.get(x.name)
         if activation is None:
@@ -128,7 +130,7 @@ class Sites:
         return x
 
     def write(self, player: Player, edits: Edits) -> None:
-        """Uploads those matrices of the edits that the player does not hold yet."""
+        """Uploads the matrices of the edits, except those that are equal to the last uploaded ones."""
         for name, matrix in edits.states(self).items():
             held = self._held.get(name)
             if held is None or not np.array_equal(held, matrix):
@@ -151,7 +153,7 @@ class Edits:
             self._which[name] = self._numbered(changes)
 
     def _numbered(self, changes: _Changes) -> NDArray[np.int64]:
-        """Adds the used rows to the table of their width; returns the table row of each position and head."""
+        """Adds the used rows to the table of their width; returns the number of the table row by position and head."""
         identity = changes.padded(changes.gain[0]), changes.padded(changes.shift[0])
         table = self._tables.setdefault(len(identity[0]), [identity])
         numbers = np.zeros(len(changes.gain), np.int64)

@@ -38,7 +38,7 @@ class GenerationStats:
     accepted_tokens: int = 0
 
     def slide(self, ids: list[int], token: int, context: int) -> None:
-        """Appends `token` to `ids`, which fill the context, after dropping the first of them."""
+        """Drops the first of `ids`, which fill the context, and appends `token`."""
         del ids[: window_start(len(ids) + 1, context)]
         ids.append(token)
         self.slides += 1
@@ -62,8 +62,8 @@ def continuation(
 ) -> Iterator[int]:
     """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-    If the context is full, drops the first tokens of `ids`. `ready` is called before each token, outside the token's
-    measured time; `following` returns the token after `ids`.
+    If the context is full, drops the first tokens of `ids`. `run` receives the statistics. `ready` is called before
+    each token, outside the token's measured time; `following` returns the token after `ids`.
     """
     run.prefill_tokens = len(ids)
     for wanted in range(tokens, 0, -1):
@@ -107,7 +107,7 @@ class StopText:
         self.held, self.found = "", False
 
     def push(self, text: str) -> str:
-        """Adds text and returns the text that may be shown now; returns "" after a stop text was `found`."""
+        """Adds text and returns the text that may be shown now; returns "" if a stop text was `found` earlier."""
         if self.found:
             return ""
         text, self.held = self.held + text, ""
@@ -121,12 +121,12 @@ class StopText:
 
     @staticmethod
     def _begun(text: str, stop: str) -> int:
-        """Returns where the longest ending of `text` starts that `stop` begins with (none: the length of `text`)."""
+        """Returns where the longest ending of `text` that is a beginning of `stop` starts; if none is, `len(text)`."""
         most = min(len(stop) - 1, len(text))
         return len(text) - next(n for n in range(most, -1, -1) if text.endswith(stop[:n]))
 
     def flush(self) -> str:
-        """Returns the text that was held back when the stream ended, up to a stop text in it."""
+        """Returns the text that is still held back at the end of the stream, up to a stop text in it."""
         text, self.held = self.held, ""
         ends = [at for at in map(text.find, self.stops) if at >= 0]
         self.found = self.found or bool(ends)
@@ -185,7 +185,7 @@ class Generation(Iterator[str]):
 
 
 def _written(tokens: TokenStream, ids: list[int], decoder: StreamDecoder | None, stop: StopText) -> Iterator[str]:
-    """Yields the pieces of a generation; appends each token to `ids`."""
+    """Yields the text of a generation in pieces, some of them empty; appends each token to `ids`."""
     for token in tokens:
         ids.append(token)
         yield stop.push(decoder.push(token) if decoder else f" {token}")

@@ -1,8 +1,8 @@
 """Interventions on a running model: ablating or scaling parts, steering, patching, replacing attention patterns.
 
 An intervention names an activation (`h.3.resid_post`), or a part of the model by the beginning of the names of its
-activations (`h.3.attn`, `h.3.mlp`, `h.3`). It is converted to `Edit`s, linear maps of activations that a program
-applies.
+activations (`h.3.attn`, `h.3.mlp`, `h.3`). It is converted to `Edit`s, each of which multiplies an activation by a gain
+and adds a shift while a program runs.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Ablate(Scale):
 
 @dataclass(frozen=True, eq=False)
 class Steer(Intervention):
-    """Adds `factor` times a direction `[width]` to every row of an activation, from position `first` on.
+    """Adds `factor` times a direction `[width]` to an activation at each position from `first` on.
 
-    For queries, keys and values the direction is `[n_head, d_head]`.
+    For queries the direction is `[n_head, d_head]`; for keys and values it is `[n_kv_head, d_head]`.
     """
 
     name: str
@@ -169,8 +169,9 @@ def _factor(value: object) -> float:
 
 
 def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
-    """Returns the activations that a part's name selects.
+    """Returns the activation with this name, or the activations of the part with this name.
 
+    Those of a part are its contributions to the residual stream, or, with `by_head`, its activations of kind `heads`.
     Raises GlgptError if there are none, or if one has no heads and `by_head` is True.
     """
     known, found = config.activations, list[Activation]()
@@ -189,7 +190,7 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
 
 
 def _of_head(activation: Activation, head: int | None) -> NDArray[np.bool_]:
-    """Returns a mask of a head's values (None: all heads), shaped like an `Edit`'s gain."""
+    """Returns a mask that selects a head's values (None: those of all heads), shaped like an `Edit`'s gain."""
     if head is not None and integer("head", head) >= activation.heads:
         raise GlgptError(f"head {head} is not one of the {activation.heads} of {activation.name}")
     chosen = np.ones(activation.heads, bool) if head is None else np.arange(activation.heads) == head

@@ -128,9 +128,10 @@ class LanguageModel:
         `adapter` is the folder of a LoRA adapter in PEFT's format; the adapter is added to the weights.
 
         Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
-        or a name from `glgpt info`), `max_texture_memory` in bytes, `progress`, called with (bytes done, total bytes),
-        and `speculate`. With `speculate`, tokens are guessed from the text so far, and several guesses are checked in
-        one step. The text stays the same, and repetitive text takes less time; guessing pauses while it saves no time.
+        or a name from `glgpt info`), `max_texture_memory` (in bytes), `progress` (a function that is called with the
+        bytes done and the total bytes) and `speculate`. With `speculate`, tokens are guessed from the text so far, and
+        several guesses are checked in one step. The text stays the same, and repetitive text takes less time; guessing
+        pauses while it saves no time.
 
         `glgpt.load` also loads models that are split over servers.
 
@@ -183,8 +184,8 @@ class LanguageModel:
     def logits(self, ids: Sequence[int]) -> Floats:
         """Returns the logits of every position, float32 `[T, vocab]`.
 
-        Raises GlgptError for unusable ids, and if a logit is not finite. In the latter case, `run_with_cache` shows
-        which activation is the first with a value that is not finite.
+        Raises GlgptError for unusable ids, and if a logit is not finite. The activations of `run_with_cache` then show
+        where the first value that is not finite occurs.
         """
         logits = self.run_with_cache(ids, ())[0]
         check_finite(logits)
@@ -200,9 +201,10 @@ class LanguageModel:
         """Returns logits `[T, vocab]` and the activations with these dotted names (None: all of them).
 
         `names` is a name or pattern (`h.*.attn.pattern`), a list of them, or a function that is called with each name.
-        `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`; `attn.q`, `attn.k` and `attn.v`
-        are `[n_head, T, d_head]`; all others are `[T, width]`. `interventions` (one, such as a `glgpt.Ablate`, or a
-        list of them) change the model. Raises GlgptError for unusable ids, and for an unknown name or part.
+        `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`; `attn.q` is
+        `[n_head, T, d_head]`; `attn.k` and `attn.v` are `[n_kv_head, T, d_head]`; all others are `[T, width]`.
+        `interventions` (one, such as a `glgpt.Ablate`, or a list of them) change the model. Raises GlgptError for
+        unusable ids, and for an unknown name or part.
         """
         ids, asked, wanted = self._asked(ids, names)
         total = len(ids)
@@ -217,12 +219,12 @@ class LanguageModel:
     def run_with_hooks(
         self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Names = ()
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Returns what `run_with_cache` returns, after applying hooks: functions that change activations by name.
+        """Returns what `run_with_cache` returns, for a model that `hooks` change.
 
-        A function receives the activation in its natural shape, as changed by earlier hooks in the order of
-        computation. It returns an array of the same shape, or edits the activation in place and returns None. A hook
-        may also be an `Intervention`. Each function costs an additional run. Raises GlgptError for a name that cannot
-        be changed, and for a result of another shape.
+        `hooks` maps names of activations to functions. Each function receives its activation in its natural shape, as
+        computed with the hooks of earlier activations applied. It returns an array of the same shape, or edits the
+        activation in place and returns None. A hook may also be an `Intervention`. Each function costs an additional
+        run. Raises GlgptError for a name that cannot be changed, and for a result of another shape.
         """
         known = list(self.config.activations)
         if not isinstance(hooks, Mapping):
@@ -262,7 +264,7 @@ class LanguageModel:
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
     def _speculated(self, how: Asked, chunks: Sequence[Chunk] | None = None) -> Iterator[int] | None:
-        """Returns the ids of `Decoder.generate`, computed with guesses; None if the options do not allow guesses."""
+        """Returns an iterator like `Decoder.generate`, but with guesses; None if the options do not allow guesses."""
         ids, tokens, sampler, ends, stats = how
         if not self.speculate or self._batch is None or sampler.matcher or sampler.adjusts:
             return None
@@ -295,12 +297,12 @@ class LanguageModel:
     ) -> Generation:
         """Continues a prompt (text or ids) by up to `tokens` tokens; iterate over the result to stream the text.
 
-        Stops at any of `eos_ids` (unless `eos` is False, without a constraint), or before any text of `stop`. If
-        the text outgrows the context, the model continues from the later part of the text (`stats.slides` counts how
-        often). `sampling` are the fields of `SamplingOptions`: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`,
-        `repetition_penalty`, `logit_bias`, `constraint` (a `glgpt.Constraint`: JSON, a regular expression, choices) and
-        `seed`. With a penalty or a bias, the host samples, which is slower. Without a `seed`, a new one is drawn (see
-        `Generation.seed`).
+        Stops at any of `eos_ids`, or before any text of `stop`. With `eos=False` and no constraint, continues after
+        `eos_ids`. If the text outgrows the context, the model continues from the later part of the text (`stats.slides`
+        counts how often). `sampling` are the fields of `SamplingOptions`: `temperature` (0 is greedy), `top_k`,
+        `top_p`, `min_p`, `repetition_penalty`, `logit_bias`, `constraint` (a `glgpt.Constraint`: JSON, a regular
+        expression, choices) and `seed`. With a penalty or a bias, the host samples, which is slower. Without a `seed`,
+        a new one is drawn (see `Generation.seed`).
 
         Generations of one model may be interleaved: each generation refills the caches as needed. `interventions`
         (`glgpt.Ablate` and others) change the model while it runs. Raises GlgptError for an unusable prompt or setting,
@@ -404,8 +406,8 @@ class LanguageModel:
     ) -> Generation:
         """Answers messages such as `[{"role": "user", "content": "Hello"}]`; iterate over the result to stream it.
 
-        The model's chat template turns the messages into ids. Special tokens in the messages' text stay plain text. The
-        first ids that are equal to those of the previous call are not computed again (`stats.cached_tokens` counts
+        The model's chat template turns the messages into ids. Special tokens in the messages' text stay plain text. Ids
+        at the beginning that are the same as in the previous call are not computed again (`stats.cached_tokens` counts
         them). `sampling` are the fields of `SamplingOptions`, as in `generate`; the defaults are those of the model
         (`chat_sampling`). Raises GlgptError for unusable messages or settings, for messages that exceed the context,
         and for a model without a chat template.
@@ -436,7 +438,7 @@ class LanguageModel:
         return Generation(TokenStream(stream, stats), self.tokenizer, options, stop)
 
     def read_ahead(self, prompt: ChatPrompt) -> int:
-        """Computes a prompt up to its last border, for a later `answer`; returns the number of tokens computed.
+        """Fills the caches with a prompt up to its last border, for a later `answer`; returns the number of new tokens.
 
         Borders are the positions where answers begin and end (`ChatPrompt`). Returns 0 without computing anything if
         there is no border, if the last one is beyond the context, and for a split model.
@@ -535,7 +537,7 @@ class LanguageModel:
         return self.tokenizer.decode(ids)
 
     def parameters(self) -> Parameters:
-        """Returns the parameters by name; each is read from the device on access. `shapes` of the result reads none.
+        """Returns the parameters by name; each is read from the device on access. The result's `shapes` reads none.
 
         The values are float32, the same that the model computes with: exact in f32, rounded in f16, q8 and q4. A split
         model has only the parameters on this machine.
@@ -543,7 +545,7 @@ class LanguageModel:
         return Parameters(self._players(), self.config)
 
     def parameter(self, name: str) -> Floats:
-        """Returns one of `parameters()`; for a tied head, the embedding's. Raises GlgptError for an unknown name."""
+        """Returns one of `parameters()`; a tied head is the embedding. Raises GlgptError for an unknown name."""
         parameters = self.parameters()
         try:
             return parameters[name]
@@ -613,7 +615,7 @@ class LanguageModel:
             )  # fmt: skip
             self.config = config
             if self._batch:
-                self._batch.close()  # its player reads these caches
+                self._batch.close()  # its player reads the caches that `replace` releases
                 self._batch.config = config
             self._decoder.replace(program, size)
 

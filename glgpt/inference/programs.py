@@ -39,17 +39,17 @@ def generation_program(
 ) -> Program:
     """Records the entries `prefill_N`, `decode` and `prepare`, and entries that sample.
 
-    `prefill_N` reads N tokens from position `pos` on and computes the logits of row `row` of these; `decode` reads a
-    single token, in the state `token`, at position `pos`. Both write the likeliest next token to `token`; their output
-    is the state `logits`, of shape `[1, vocab]`. `sample` and `sample_nucleus` (`ops.sample`) then draw a token from
-    these logits. `prepare` must be played once the weights are loaded. Raises GlgptError if the device's limits do not
-    allow the program.
+    `pos` and `row` are scalars that are given when an entry is played. `prefill_N` reads N tokens from position `pos`
+    on and computes the logits after token `row` of these N; `decode` reads the token in the state `token`, at position
+    `pos`. Both write the likeliest next token to `token`; their output is the state `logits`, of shape `[1, vocab]`.
+    `sample` and `sample_nucleus` (`ops.sample`) then draw a token from these logits. `prepare` must be played once the
+    weights are loaded. Raises GlgptError if the device's limits do not allow the program.
 
-    For a part without the embedding, `prefill_N` and `decode` read the hidden states `[N, n_embd]` in the input
-    `hidden.N` instead of ids. For a part without the head, their output is `hidden`, the hidden states after the part's
-    last block. If the context has at least eight positions, a part also has the entry `rows_8`, which runs eight rows;
-    with the head, its output is the logits of each row, `[8, vocab]`, and the entry `best` writes the likeliest token
-    of the state `logits` to `token`.
+    If `part` lacks the embedding, `prefill_N` and `decode` read the hidden states `[N, n_embd]` in the input `hidden.N`
+    instead of ids. If it lacks the head, their output is `hidden`, the hidden states after the part's last block. With
+    `part` and a context of at least eight positions, the program also has the entry `rows_8`, which runs eight ids or
+    hidden states at once to check guessed tokens. If the part has the head, the output of `rows_8` is the logits after
+    each of the eight, `[8, vocab]`, and the entry `best` writes the likeliest token of the state `logits` to `token`.
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, part=part)
@@ -68,7 +68,7 @@ def generation_program(
 
 
 def edited_program(limits: Limits, kernel: Kernel, dtype: WeightFormats, sites: Sites) -> Program:
-    """Records the entries of `generation_program` with edits; `decode` then has a tensor for each activation."""
+    """Records the entries of `generation_program` with edits; `decode` is not fused, so that edits can be applied."""
     rec = Recorder(limits)
     network = Network(rec, sites.config, kernel, dtype)
     network.edits = sites
@@ -154,7 +154,8 @@ def capture_program(
 ) -> Program:
     """Records an entry `logits_N` for each N of `sizes`.
 
-    An entry reads N tokens from position `pos` on; its outputs are the logits of every row and the activations `names`.
+    An entry reads N tokens from position `pos` on; its outputs are the logits after each token and the activations
+    `names`.
     The program has its own caches, so capturing never disturbs a generation. For a part without the head, `hidden`
     replaces the logits. `sites` are the activations that can be edited.
     """
@@ -177,7 +178,7 @@ def record_capture(network: Network, entry: str, size: int) -> None:
 
 
 def own_bytes(program: Program) -> int:
-    """Returns the texture memory of a program in bytes, without the weights, which it shares with another program."""
+    """Returns the bytes of a program's textures, without the weights, which the program shares with another one."""
     return program.nbytes(("state", "input", "scratch"))
 
 

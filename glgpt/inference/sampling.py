@@ -1,7 +1,7 @@
 """Samples tokens: computes the scalars (parameters of passes) for sampling on the device, and samples on the host.
 
-The device draws tokens (`ops.sample`). If it marks a draw as undecided, `Sampler.choose` draws the token on the host,
-from the row of logits, in float64.
+The device draws tokens (`ops.sample`) among a limited number of candidates. If these do not suffice, it marks the draw
+as undecided, and `Sampler.choose` draws the token on the host, from all logits, in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype
 SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
 SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries (named lists of passes) that draw a token
 MIN_TEMPERATURE = 1e-30  # below this temperature, float32 sampling is greedy
-MAX_MARGIN = 3e38  # a margin that excludes no logit
+MAX_MARGIN = 3e38  # a margin (maximum distance from the largest logit) that excludes no logit
 REACHED = 1 - 2.0**-22  # factor of top-p and min-p, so that a value equal to the limit reaches it in float32 too
 ON_HOST = 0xD1CE  # makes the host's random numbers differ from the device's
 
@@ -67,7 +67,7 @@ class Sampler:
 
     @property
     def adjusts(self) -> bool:
-        """True if logits are changed before a token is chosen; the host then chooses."""
+        """True if a penalty or a bias changes the logits; the host then chooses the tokens."""
         return self.options.adjusts
 
     def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
@@ -97,13 +97,13 @@ class Sampler:
 
     @property
     def entry(self) -> str | None:
-        """Name of the entry that draws a token; None if greedy: the state `token` holds the likeliest token."""
+        """Name of the entry that draws a token; None if greedy, as the state `token` then has the likeliest token."""
         if self.greedy:
             return None
         return SAMPLE if self.top_k is not None or self.top_p in (None, 1) else SAMPLE_NUCLEUS
 
     def scalars(self, step: int, vocab: int) -> dict[str, float]:
-        """Returns the scalars with which `entry` draws token `step` of this seed from `vocab` logits."""
+        """Returns the scalars with which `entry` draws token number `step` of this seed from `vocab` logits."""
         k, p, temperature = self.top_k or 0, 1.0 if self.top_p is None else float(self.top_p), self.temperature
         if k and self.matcher:
             k = min(k, int(self.matcher.allowed.sum()))  # the device must find this many candidates
@@ -135,7 +135,7 @@ class Sampler:
         return out
 
     def choose(self, logits: NDArray[np.floating], step: int = 0) -> int:
-        """Draws token `step` of this seed from logits `[vocab]`.
+        """Draws token number `step` of this seed from logits `[vocab]`.
 
         Raises GlgptError if a logit is not finite, except -inf for tokens that the bias or the constraint forbids.
         """

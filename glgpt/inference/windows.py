@@ -1,6 +1,6 @@
 """Runs whole texts side by side, without KV caches, to compute their logits or the loss of each token.
 
-The programs have one entry, a named list of passes.
+Each program has one entry (a named list of passes).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Windows:
         """
         most = largest_context(self.config, self.main.device.limits)
         tokens = min(most, max(MIN_PADDED_TOKENS, 1 << (longest - 1).bit_length()))
-        if losses:  # these texts mostly have the same length: pad less
+        if losses:  # these texts mostly have the same length, so finer padding does not need more programs
             tokens = min(most, -(-longest // MIN_PADDED_TOKENS) * MIN_PADDED_TOKENS)
         size = min(MAX_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
         while True:

@@ -1,6 +1,6 @@
 """Compares a model with a reference: the logits of each position, then every activation in order.
 
-A case is a sequence of tokens with the arrays of the reference for it.
+A case is a sequence of tokens, together with the logits and activations that the reference computed for it.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class CaseResult:
     max_abs: list[float]  # largest absolute error of the logits, for each position
     kl: list[float]  # KL(reference || glgpt) in nats, for each position
     kl_limit: float  # limit for the mean of `kl`
-    top1: list[bool]  # for each position, True if the likeliest tokens are the same
+    top1: list[bool]  # for each position, True if the model and the reference have the same likeliest token
     worst: Worst  # the comparison of the logits
-    greedy: tuple[int, int] | None = None  # (greedy tokens that agree from the start, all greedy tokens)
+    greedy: tuple[int, int] | None = None  # numbers of greedy tokens: (before the first difference, in total)
     activations: list[Worst] = field(default_factory=list)  # in the order of computation
     greedy_counts: bool = True  # True: the greedy tokens must agree
-    tie: bool = False  # True: the first greedy token that differs is as likely as the reference's, within the tolerance
+    tie: bool = False  # True: where they first differ, both greedy tokens are equally likely within the tolerance
 
     @property
     def first_off(self) -> Worst | None:
@@ -93,7 +93,7 @@ class CaseResult:
 def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations: bool = False) -> CaseResult:
     """Runs one case and compares the logits; with `activations`, also compares every activation in the reference.
 
-    Raises GlgptError if the reference has an unknown activation or another shape.
+    Raises GlgptError if the reference has an unknown activation, or if an array's shape differs from the model's.
     """
     known = list(model.config.activations)
     unknown = sorted(set(case.arrays) - set(known))
@@ -126,10 +126,10 @@ def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations:
 
 
 def _greedy(model: LanguageModel, case: Case, tolerance: Tolerance) -> tuple[tuple[int, int] | None, bool]:
-    """Returns (greedy tokens that agree from the start, all greedy tokens), and True if the next token is a tie.
+    """Returns (number of greedy tokens before the first difference, number of all greedy tokens), and True for a tie.
 
-    A tie means that the model's token and the reference's are equally likely within the tolerance. The pair is None if
-    the case has no greedy tokens.
+    A tie means that the two tokens at the first difference, the model's and the reference's, are equally likely within
+    the tolerance. The pair is None if the case has no greedy tokens.
     """
     if case.greedy is None:
         return None, False
@@ -147,7 +147,7 @@ def _greedy(model: LanguageModel, case: Case, tolerance: Tolerance) -> tuple[tup
 
 
 def render(results: Sequence[CaseResult], tolerance: Tolerance) -> str:
-    """Formats a table with a line for each case, errors beyond the tolerance, and the largest error of the logits."""
+    """Formats the results as text: a table of the cases, the largest errors, and whether all are in tolerance."""
     lines = [
         f"{'case':>6} {'tokens':>6} {'max error':>10} {'at':>5} {'mean KL':>9} {'worst KL':>9} {'top-1':>9}  greedy"
     ]

@@ -21,11 +21,11 @@ from glgpt.system.outputs import output_folder
 
 GROUPS = ("attention", "hidden", "logits")
 MASKED = -1e29  # scores at or below this value are masked (future positions)
-TOP, PAGE = 8, 48  # maximum ranks and maximum positions in a picture of predictions
+TOP, PAGE = 8, 48  # maximum likeliest tokens per position, and maximum positions, in a picture of predictions
 
 
 def parse_range(text: str | None, count: int, what: str) -> list[int]:
-    """Returns the sorted numbers of a list such as `0,3-5`, each below `count`; all numbers below `count` for None."""
+    """Returns the sorted numbers in a list such as `0,3-5`, each below `count`; for None, all numbers below `count`."""
     if text is None:
         return list(range(count))
     chosen: set[int] = set()
@@ -60,7 +60,7 @@ class Dump:
         self.subtitle = f"{self.model.name}, {len(self.ids)} tokens"
 
     def path(self, file: str, **about: Any) -> Path:
-        """Returns the path of `file` and adds it to the manifest, with the fields `about`."""
+        """Returns the path of `file`, and adds the file to the manifest with the fields `about`."""
         path = self.out / file
         path.parent.mkdir(parents=True, exist_ok=True)
         self.files.append({"file": file, **about})
@@ -69,7 +69,7 @@ class Dump:
         return path
 
     def attention(self) -> None:
-        """Draws a picture for each layer and head, and the contact sheet."""
+        """Draws the attention pattern of each layer and head, and a contact sheet of all these patterns."""
         from glgpt.plots import activations as plots
 
         names = [in_block(i, PATTERN) for i in self.layers]
@@ -132,7 +132,7 @@ class Dump:
                     self.heat_map(name, array[head], head=head)
 
     def heat_map(self, name: str, array: np.ndarray, folder: str = "", head: int | None = None) -> None:
-        """Draws a matrix with a row for each token."""
+        """Draws an activation, which has a row for each token, as a heat map."""
         from glgpt.plots import activations as plots
 
         tag, title = ("", name) if head is None else (f"-head-{head:02}", f"{name}, head {head}")
@@ -142,7 +142,7 @@ class Dump:
         plots.heat_map(array, self.labels, f"{title}   {self.subtitle}", path, square)
 
     def raw(self, names: Sequence[str]) -> None:
-        """Writes textures in their memory layout: texels as `.npy` and, normalised to their range, as an RGBA image."""
+        """Writes textures in their memory layout: texels as `.npy`, and an RGBA image with values scaled to bytes."""
         from PIL import Image
 
         for name, textures in self.model.raw(self.ids, names).items():
@@ -166,11 +166,11 @@ class Dump:
 
 
 def texel_image(texels: np.ndarray, fmt: Format, floor: float | None = None) -> tuple[np.ndarray, float, float]:
-    """Converts texels [layers, height, width, 4] to an RGBA picture, with layers side by side.
+    """Converts texels [layers, height, width, 4] to an RGBA picture.
 
-    Returns the bytes [height, n * width, 4], where n is the number of layers times the number of column tiles that
-    share a texel, and the values that bytes 0 and 255 stand for. Column tiles that share texels are drawn next to each
-    other. Values at or below `floor` become 0 and do not affect the range.
+    A texel may hold values of several column tiles. Each column tile of each layer becomes an image of [height, width],
+    and the n images are drawn side by side. Returns the bytes of the picture, [height, n * width, 4], and the values
+    that bytes 0 and 255 stand for. Values at or below `floor` become byte 0 and do not affect this range.
     """
     if fmt.texture == "float" and texels.dtype == np.uint32:  # bits of floats, if the device cannot render floats
         texels = np.ascontiguousarray(texels).view(np.float32)
@@ -196,10 +196,11 @@ def dump(
 ) -> dict[str, Any]:
     """Writes pictures, selected by `what`, and `manifest.json` to the folder `out`; returns the manifest.
 
-    `what` lists groups (`attention`, `hidden`, `logits`) and names of activations, with wildcards (`h.*.mlp.act`). All
-    files appear together when the last one is drawn. If `out` holds an earlier dump, files of the same names are
-    replaced and others stay. Before anything is written, raises GlgptError for invalid ids or a name, layer or head
-    that the model does not have, and FileError if `out` is not an unused name, an empty folder or an earlier dump.
+    `what` lists groups (`attention`, `hidden`, `logits`) and names of activations, with wildcards (`h.*.mlp.act`). With
+    `raw`, the textures of these activations are written too. All files appear together when the last one is drawn. If
+    `out` holds an earlier dump, files of the same names are replaced and others stay. Before anything is written,
+    raises GlgptError for invalid ids or a name, layer or head that the model does not have, and FileError if `out` is
+    not an unused name, an empty folder or an earlier dump.
     """
     known = list(model.config.activations)
     what = [n for name in what for n in ([name] if name in GROUPS else selected(name, known, model.name))]
@@ -233,7 +234,7 @@ def _draw(
     }
     known = model.config.activations
     inspected = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
-    per_head = sum(known[name].per_head for name in single)  # activations with a picture for each head
+    per_head = sum(known[name].per_head for name in single)  # number of activations that get a picture for each head
     job.total = per_head * (len(chosen_heads) - 1) + len(single) + 2 * len(inspected)
     job.total += ("attention" in what) * (len(chosen_layers) * len(chosen_heads) + 1)
     job.total += ("hidden" in what) * (len(chosen_layers) + 2) + ("logits" in what) * -(-len(ids) // PAGE)

@@ -19,7 +19,7 @@ class Comparison:
 
     `nats_per_token` is the loss in `dtype`, and `compared_nats` is the loss in `compared_to`. `kl` is the mean KL
     divergence from the predictions in `compared_to`, in nats per token. `agreement` is the share of tokens at which the
-    likeliest next token is the same in both.
+    likeliest next token is the same in both formats.
     """
 
     dtype: str

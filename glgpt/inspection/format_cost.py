@@ -17,9 +17,9 @@ from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 WINDOW = 256  # maximum tokens of the text
-MIN_TOKENS = 16  # minimum tokens of the text; if the tokenizer can encode fewer of it, the model generates a text
+MIN_TOKENS = 16  # minimum tokens of the text; if `TEXT` gives fewer, the model generates a text instead
 SPARE = 1.2  # memory needed in f32, as a multiple of the f32 weights: caches and activations need memory too
-VERSION = 1  # of the cached costs
+VERSION = 1  # version of the cached costs
 MAX_CACHE_BYTES = 1 << 20  # maximum bytes of the cache file; enough for thousands of models
 
 # Plain prose with names, numbers and quotation marks, as a sample of typical prompts.
@@ -42,14 +42,14 @@ them since the new lock was opened, but the fishermen think that there are more 
 
 @dataclass(frozen=True)
 class FormatCost:
-    """The mean KL divergence from f32's predictions, in nats per token, over `tokens` tokens."""
+    """The mean KL divergence of a format's predictions from those in f32, in nats per token, over `tokens` tokens."""
 
     kl: float
     tokens: int
 
 
 class NotMeasuredError(GlgptError):
-    """Raised if a format cannot be compared with f32 on this machine; the message is the reason."""
+    """Raised if a format cannot be compared with f32 on this machine; the message gives the reason."""
 
 
 def cache_file() -> Path:
@@ -76,8 +76,9 @@ def measure_cost(
 ) -> FormatCost:
     """Compares a format with f32 on an English text, or on a text that the model generates; caches the result.
 
-    `model` is the checkpoint in this format, if it is already loaded. `options` are those of `LanguageModel`. Raises
-    NotMeasuredError if the model cannot run in f32, for example because it does not fit into memory.
+    `model` is the checkpoint, already loaded in this format (None: it is loaded here). `options` are those of
+    `LanguageModel`. Raises NotMeasuredError if the model cannot run in f32, for example because it does not fit into
+    memory.
     """
     settings = settings or DeviceSettings()
     short = checkpoint.shortened(min(WINDOW, model.max_context if model else WINDOW))
@@ -116,7 +117,10 @@ def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:
 
 
 def _ids(plain: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
-    """Encodes `TEXT` without the characters that the tokenizer lacks; generates a text if the rest is too short."""
+    """Returns the ids of `TEXT` without the characters that the tokenizer cannot encode.
+
+    Returns ids that the model generates instead if there is no tokenizer or fewer than `MIN_TOKENS` tokens remain.
+    """
     most = plain.config.n_positions
     if tokenizer:
         known = {c for c in set(TEXT) if _encodes(tokenizer, c)}

@@ -1,4 +1,4 @@
-"""Describes the machine's devices, the chosen kernel and the reason, and the memory that a model would need."""
+"""Describes the machine's devices, the chosen kernel with the reason for it, and the memory that a model would need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def describe(
     """Returns all devices, the chosen device's limits and kernels, and the texture memory that `model` would need.
 
     `options` are the fields of `DeviceSettings`. The model's files are checked, but its weights are not loaded. Raises
-    GlgptError as loading the model does.
+    GlgptError in the cases in which loading the model raises it.
     """
     settings = DeviceSettings(**options)
     chosen, choice = settings.open()

@@ -14,7 +14,7 @@ from glgpt.system.outputs import output_file
 
 
 def checked_file(name: str | Path) -> Path:
-    """Returns a path for logits: an unused name, or an earlier file of logits. Raises FileError for anything else."""
+    """Returns the path at which to write logits. Raises FileError if another kind of file has this name."""
     return output_file(name, ".npz", ("file of logits", _holds_logits))
 
 

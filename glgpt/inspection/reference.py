@@ -27,7 +27,7 @@ class Case:
     name: str
     tokens: list[int]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    greedy: list[int] | None = None  # the first of `tokens`, followed by their greedy continuation
+    greedy: list[int] | None = None  # one or more of the first `tokens`, followed by their greedy continuation
 
 
 def load_reference(path: str | Path) -> list[Case]:
@@ -35,8 +35,8 @@ def load_reference(path: str | Path) -> list[Case]:
 
     If there are several cases, the names of their arrays are prefixed with `0.`, `1.` and so on. `attention` [layer,
     head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into arrays with
-    dotted names. A `greedy` without a number belongs to the case with which it shares the most first tokens. Raises
-    GlgptError for a file, an array or a shape that cannot be compared.
+    dotted names. An array `greedy` without a prefix belongs to the case with which it shares the most tokens from the
+    start. Raises GlgptError for a file, an array or a shape that cannot be compared.
     """
     stored, file = _stored(path), quoted(path, 300)
     groups: dict[str, dict[str, np.ndarray]] = {}
@@ -87,7 +87,7 @@ def _row(where: str, name: str, array: np.ndarray) -> list[int]:
 
 
 def _shaped(where: str, name: str, array: np.ndarray, dims: str, count: int) -> np.ndarray:
-    """Returns the array if its dimensions match `dims`, in which each `T` is the `count` of tokens."""
+    """Returns the array. Raises GlgptError unless its shape matches `dims`, in which `T` stands for `count` tokens."""
     wanted = dims.split(", ")
     if array.ndim != len(wanted) or any(n != count for n, d in zip(array.shape, wanted, strict=True) if d == "T"):
         raise GlgptError(f"{where}{name} is {list(array.shape)}; for {count} tokens (T) it must be [{dims}]")
@@ -95,7 +95,7 @@ def _shaped(where: str, name: str, array: np.ndarray, dims: str, count: int) -> 
 
 
 def shared_start(a: Sequence[int], b: Sequence[int]) -> int:
-    """Returns the number of first elements that two sequences share."""
+    """Returns the number of elements before the first difference between two sequences."""
     pairs = zip(a, b, strict=False)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 

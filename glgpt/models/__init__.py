@@ -1,7 +1,7 @@
-"""Defines the models: one decoder, described by data, and the families that choose its variants.
+"""Defines the models: a decoder that has variants, and model families, whose descriptions choose the variants.
 
-`spec` describes a decoder, `network` records its passes with `ops`, and `families` has the description of each model
-family, such as Llama. The package reads no files.
+`spec` describes a decoder, `network` records its shader passes with `ops`, and `families` has the description of each
+model family, such as Llama. The package reads no files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glgpt.models.families import FAMILIES, config_class
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.models.spec import ModelConfig
 
-DEFAULT = GPT2Config.model_type  # family of models that are trained from the beginning
+DEFAULT = GPT2Config.model_type  # family of models that are trained from scratch
 
 
 def default() -> ModelConfig:

@@ -21,7 +21,8 @@ FIRST_NORM, SECOND_NORM = "ln_1", "ln_2"  # in each block
 Q, K, V, QKV, Z = "attn.q", "attn.k", "attn.v", "attn.qkv", "attn.z"
 SCORES, PATTERN, ATTN_OUT = "attn.scores", "attn.pattern", "attn.out"
 PRE, GATE, UP, ACT, MLP_OUT = "mlp.pre", "mlp.gate", "mlp.up", "mlp.act", "mlp.out"
-PROJECTED, HIDDEN_OUT = "attn.projected", "mlp.projected"  # outputs of attention and MLP before the norm after them
+# Outputs of attention and MLP before the norm that follows each of them (`ModelConfig.norm_after`).
+PROJECTED, HIDDEN_OUT = "attn.projected", "mlp.projected"
 RESID_MID, RESID_POST = "resid_mid", "resid_post"
 
 
@@ -50,7 +51,7 @@ Kind = Literal["rows", "heads", "cache", "scores", "pattern"]
 
 @dataclass(frozen=True)
 class Activation:
-    """One named activation and its place in the matrix that a texture holds.
+    """One named activation and the shape of the matrix that holds it in a texture.
 
     `kind` is `rows` (the matrix has a row for each token), `heads` (a row for each token, with each head padded to
     whole texels), `cache` (a row for each position of the context, with padded heads), or `scores` or `pattern` (row
@@ -62,11 +63,11 @@ class Activation:
     kind: Kind
     width: int
     heads: int = 1
-    window: int = 0  # number of keys to which a row of scores is limited; 0: all keys up to its position
+    window: int = 0  # a token attends to at most this many latest keys; 0: no limit
 
     @property
     def layer(self) -> int | None:
-        """Returns the number of its block; None for an activation outside the blocks."""
+        """Returns the number of the block that computes the activation; None for an activation outside the blocks."""
         block = re.match(r"h\.(\d+)\.", self.name)
         return int(block[1]) if block else None
 
@@ -82,21 +83,21 @@ class Activation:
 
     @property
     def square(self) -> bool:
-        """True if the columns of its matrix are tokens too."""
+        """True if the columns of the matrix are tokens (the keys), as in scores and patterns."""
         return self.kind in ("scores", "pattern")
 
     @property
     def per_head(self) -> bool:
-        """True if the first axis of its natural shape is the heads."""
+        """True if the first axis of the natural shape is the heads."""
         return self.square or self.kind == "cache"
 
     @property
     def dims(self) -> str:
-        """Returns a description of its natural shape: `head, T, T`, `head, T, d_head` or `T, width`."""
+        """Returns a description of the natural shape: `head, T, T`, `head, T, d_head` or `T, width`."""
         return DIMS.get(self.kind, "T, width")
 
     def shape(self, tokens: int) -> tuple[int, ...]:
-        """Returns its natural shape for a text of this many tokens."""
+        """Returns the natural shape for a text of this many tokens."""
         if self.square:
             return self.heads, tokens, tokens
         return (self.heads, tokens, self.width) if self.kind == "cache" else (tokens, self.row_width)
@@ -104,7 +105,7 @@ class Activation:
     def natural(self, matrix: Floats, start: int, valid: int, total: int) -> Floats:
         """Returns the values of `valid` tokens from `start` on, in the natural shape without padding.
 
-        `matrix` is the matrix in the texture; its first row is for token `start`, or for position 0 if it is a cache.
+        `matrix` is the matrix in the texture. Its first row is for token `start`; in a cache, it is for position 0.
         `total` is the number of tokens so far. Scores and patterns become `[heads, valid, total]`, with -inf for scores
         of keys to which a token does not attend; caches become `[heads, valid, d_head]`, and others `[valid, width]`.
         """

@@ -1,4 +1,4 @@
-"""Records the first part of a block: queries, keys and values, their attention, and its output."""
+"""Records attention, the first part of a block: queries, keys, values, scores, pattern and output."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def inputs(config: ModelConfig) -> tuple[str, ...]:
 def prefill(net: Network, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
     """Records the attention of block i for t tokens of each sequence; returns the residual stream after attention.
 
-    x is the residual stream, and `normed` is the layout of its norm. If attention and MLP are parallel, returns only
-    what attention adds to the stream.
+    x is the residual stream, and `normed` is the layout of the norm's output. If attention and MLP are parallel,
+    returns only what attention adds to the stream.
     """
     c, n = net.config, net.batch.size
     a = net.keep(net.norm(x, in_block(i, FIRST_NORM), normed)) if c.norm_before else x  # (t, C)
@@ -57,7 +57,7 @@ def prefill(net: Network, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
 
 
 def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
-    """Records and returns queries, keys and values of block i for the normed rows a."""
+    """Records and returns queries, keys and values of block i for all rows of a, the input of attention."""
     c, rec, outs = net.config, net.rec, [net.heads_of(i, part, t) for part in PARTS]
     if "qkv" in c.tensors:
         qkv = net.matmul(a, c.tensor("qkv", i), in_block(i, QKV))  # (t, 3 C)
@@ -75,12 +75,12 @@ def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
 
 
 def _plain(config: ModelConfig) -> bool:
-    """True if queries, keys and values from one product are copied to the caches without norms or rotation."""
+    """True if heads have no norm or rotation and do not share keys, so that `split_qkv` can copy them to the caches."""
     return config.positions == "absolute" and config.group == 1 and not config.qk_norm
 
 
 def _firsts(config: ModelConfig, outs: Sequence[Tensor]) -> list[int]:
-    """Returns the texel columns at which queries, keys and values begin in their product; 0 in separate products."""
+    """Returns at which texel columns q, k and v begin in their common product; zeros if each has a separate product."""
     if "qkv" not in config.tensors:
         return [0, 0, 0]
     widths = [out.cols // 4 for out in outs]
@@ -92,7 +92,7 @@ def _rotation(config: ModelConfig, i: int, part: str) -> ops.Rotation:
 
 
 def _normed(net: Network, heads: ops.HeadColumns, i: int, part: str, name: str) -> ops.HeadColumns:
-    """Returns the heads with the norm of queries or keys, if the model has one, otherwise unchanged."""
+    """Returns the heads of queries or keys with their norm (QK norm); without such a norm, returns them unchanged."""
     c = net.config
     if not c.qk_norm or part == "v":
         return heads
@@ -109,7 +109,7 @@ def limits_of(config: ModelConfig, i: int) -> ops.ScoreLimits:
 
 
 def _pattern(net: Network, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int) -> Tensor:
-    """Records and returns the pattern of block i for t tokens of each sequence, `[t * n_head, keys]`."""
+    """Records and returns the pattern of block i, with a row for each head of t tokens of each sequence."""
     c, n, scores, pattern = net.config, net.batch.size, in_block(i, SCORES), in_block(i, PATTERN)
     rows = ops.AttentionRows(t, c.n_head, c.scale(i), n, limits_of(c, i), _drawn_keys(net, scores, t))
     s = net.keep(ops.scores(net.rec, q, k, rows, tile_rows, scores, to_position=_ends_at_position(net, scores)))
@@ -118,15 +118,14 @@ def _pattern(net: Network, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int)
 
 
 def _ends_at_position(net: Network, name: str) -> bool:
-    """True if nothing reads the values that an attention activation has for keys after the row's own position."""
+    """True if nothing reads those values of scores or of a pattern that are for keys after the token of the row."""
     return net.cached and net.edits is None and name not in net.names
 
 
 def _drawn_keys(net: Network, name: str, t: int) -> int:
-    """Returns `Window.keys` for an attention activation of t positions; 0 to draw all keys.
+    """Returns `Window.keys` for scores or a pattern of t positions; 0 to draw the values of all keys.
 
-    On software OpenGL, values that are never read are not drawn, since shading them takes time. A GPU draws all of
-    them.
+    On software OpenGL, values that are never read are not drawn, since shading them takes time. A GPU draws all values.
     """
     return t if net.kernel.suits_software and _ends_at_position(net, name) else 0
 
@@ -134,8 +133,8 @@ def _drawn_keys(net: Network, name: str, t: int) -> int:
 def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
     """Records the attention of block i for one row at position pos, or for one row of each text.
 
-    Returns the row of the residual stream after attention. It is prepared for the norm before the MLP, unless attention
-    and MLP are parallel.
+    Returns the row of the residual stream after attention. Unless attention and MLP are parallel, the row is prepared
+    for the norm before the MLP (`NormedRow`).
     """
     c, rec = net.config, net.rec
     q, k, v = caches = [net.cache(i, part) for part in PARTS]
@@ -159,7 +158,7 @@ def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
 def _place_heads(net: Network, heads: Mapping[str, ops.HeadColumns], caches: Sequence[Tensor], i: int) -> None:
     """Records passes that rotate queries and keys and write q, k and v to the caches.
 
-    `heads` are those of one row, or of one row of each text.
+    `heads` has the heads of "q", "k" and "v", for one row or for one row of each text.
     """
     rec, rotations, batch = net.rec, {part: _rotation(net.config, i, part) for part in PARTS}, net.rows or 1
     (q, k, v), together = caches, ops.can_copy(heads["k"], heads["v"])

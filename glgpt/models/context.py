@@ -1,4 +1,4 @@
-"""Chooses the context of a model: for how many of its `n_positions` the caches of keys and values are allocated."""
+"""Chooses the context of a model: the number of positions for which the caches of keys and values are allocated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from glgpt.errors import ArgumentError, written
 from glgpt.models.spec import ModelConfig
 from glgpt.program.spec import Limits
 
-DEFAULT_CONTEXT = 2048  # initial context of a model with more positions, if none is given
+DEFAULT_CONTEXT = 2048  # initial context, if none is given, of a model that has more positions
 
 
 def largest_context(config: ModelConfig, limits: Limits) -> int:
@@ -15,10 +15,10 @@ def largest_context(config: ModelConfig, limits: Limits) -> int:
 
 
 def first_context(config: ModelConfig, limits: Limits, given: int | None = None) -> int:
-    """Returns the number of positions to allocate caches for at first.
+    """Returns the number of positions to allocate caches for at first: `given`, or a default if `given` is None.
 
-    This is `given`; if that is None, it is the largest context, limited to DEFAULT_CONTEXT. Raises ArgumentError if
-    `given` is not a positive integer, or is more than the model or the device supports.
+    The default is the largest context, but at most DEFAULT_CONTEXT. Raises ArgumentError if `given` is not a positive
+    integer, or is more than the model or the device supports.
     """
     largest = largest_context(config, limits)
     if given is None:
@@ -34,6 +34,7 @@ def first_context(config: ModelConfig, limits: Limits, given: int | None = None)
 def grown_context(config: ModelConfig, limits: Limits, needed: int) -> int:
     """Returns the number of positions to allocate caches for if `needed` positions are used.
 
-    This is a power of two, so that caches are rarely allocated again, or the largest context if that is smaller.
+    The number is the next power of two, so that a growing text rarely needs new caches. If that is more than the
+    largest context, returns the largest context.
     """
     return min(largest_context(config, limits), 1 << max(0, needed - 1).bit_length())

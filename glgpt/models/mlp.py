@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from glgpt.models.network import DecodedRow, Network
     from glgpt.models.spec import ModelConfig
 
-KEPT_PER_LAYER = 4 << 20  # maximum bytes of a hidden layer that training in f16 stores; a larger one is recomputed
+# Maximum bytes of a hidden layer that f16 training stores for the backward pass; a larger one is computed again.
+KEPT_PER_LAYER = 4 << 20
 
 
 def inputs(config: ModelConfig) -> tuple[str, ...]:
@@ -37,7 +38,7 @@ def prefill(net: Network, x: Tensor, i: int, normed: Layout, before: Tensor) -> 
 
 
 def _fused(net: Network, i: int) -> bool:
-    """True if the activation function is computed in the product before it: no pass or view needs its input."""
+    """True if the product itself can apply the activation function: nothing reads the values before the function."""
     return not net.apart(in_block(i, PRE)) and not net.rec.tape and not net.trains_packed
 
 
@@ -48,7 +49,7 @@ def _plain(net: Network, m: Tensor, i: int) -> Tensor:
         return net.keep(net.matmul(m, up, name, kind))
     pre = net.keep(net.matmul(m, up, in_block(i, PRE)))
     y = ops.act(net.rec, pre, kind, pre.layout, name)
-    if net.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # would be half of what a block stores in f16
+    if net.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # half of what a block would store in f16
         net.rec.not_kept(y, lambda: ops.act(net.rec, pre, kind, pre.layout, name))
     return net.keep(y)
 
@@ -69,7 +70,7 @@ def decode(net: Network, row: DecodedRow, i: int, following: str | None, before:
     """Records the MLP of block i for one row, or for one row of each text; returns the row after the MLP.
 
     `row` is the residual stream after attention, and `before` is the stream before the block, which the MLP reads if
-    attention and MLP are parallel. `following` is the activation of the next norm (None: no norm follows).
+    attention and MLP are parallel. `following` is the activation that the next norm produces (None: no norm follows).
     """
     c, name = net.config, in_block(i, ACT)
     own = net.row_sum(before.x, in_block(i, SECOND_NORM), f"{in_block(i, SECOND_NORM)}.row") if c.parallel else row

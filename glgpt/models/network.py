@@ -1,8 +1,8 @@
-"""Records the forward pass of a decoder from its spec, for prompts, for training batches and for single rows.
+"""Records the forward pass of a decoder from its spec, for prompts, for training batches and for single tokens.
 
 `attention` and `mlp` record the two parts of a block. This module has the products that both parts use, the embedding,
-the norms, the head, and the order of the blocks. `prefill` records a pass over several tokens; `decode` records one
-over one token.
+the norms, the head, and the order of the blocks. `prefill` records the forward pass of several tokens, and `decode`
+that of one token.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm", ATTN_O
 
 @dataclass(frozen=True)
 class Batch:
-    """`size` sequences that run side by side from position 0, without caches, so that they can be differentiated.
+    """`size` sequences that run side by side from position 0, without caches, so that gradients can be computed.
 
     Row t * size + sequence of a tensor is token t of that sequence. `dropout` is the share of values that are dropped,
     at the places where GPT-2 has dropout: the embedding, the pattern, and the outputs of attention and MLP. With
@@ -63,7 +63,7 @@ class Batch:
 
 
 class SupportsEdits(Protocol):
-    """Changes of activations, recorded at the point where each activation is computed."""
+    """Changes of activations (interventions), each recorded where its activation is computed."""
 
     @property
     def names(self) -> Container[str]:
@@ -72,7 +72,7 @@ class SupportsEdits(Protocol):
     def apply(self, network: Network, x: Tensor, row: str | None = None) -> Tensor:
         """Records the edits of the activation x and returns the result.
 
-        With `row`, x has only one row, that of position `pos` + `row`.
+        With `row`, a number or the name of a scalar, x has only one row: that of position `pos` + `row`.
         """
 
 
@@ -87,20 +87,21 @@ class SideBySide:
 class Network:
     """A model that is recorded with one kernel and one dtype.
 
-    `names` are activations to list as outputs; these are not fused with others. With f32, every tensor is divided into
-    the kernel's tiles. With a packed format, weights and the inputs of products are stored in that format; inputs have
-    8 row tiles (4 if the device has fewer than 8 draw buffers), and column tiles share texels. The residual stream and
-    attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
-    `activations` format, and the attributes `dtype` and `format` are that format. The same holds for `StoredFormats`,
-    which has a format for each weight.
+    `names` are activations to list as outputs; each gets a separate tensor instead of being fused with others. With
+    f32, every tensor is divided into the kernel's tiles. With a packed format, weights and the inputs of products are
+    stored in that format; these inputs have 8 row tiles (4 if the device has fewer than 8 draw buffers), and their
+    column tiles share texels. The residual stream and attention stay f32. A quantised format applies to weights only:
+    the inputs of products are stored in its `activations` format, which is also what the attributes `dtype` and
+    `format` name. The same holds for `StoredFormats`, which has a format for each weight.
 
     `role` is the role of the parameters' textures: "state" if training writes them, otherwise "weight". If training
     writes the parameters, they are f32 whatever the dtype, and the heads and the pattern of attention are stored in the
     format of the inputs of products.
 
-    With a `Batch`, `prefill` records its sequences. With `SideBySide` as the batch, `decode` runs one token of each
-    text. With a `part`, only the passes of that part are recorded: see `Part`. If the kernel has contiguous columns,
-    weights are in panels, and in `decode` a fragment of attention takes all keys of a row.
+    With a `Batch`, `prefill` records the forward pass of its sequences. With `SideBySide` as the batch, `decode` runs
+    one token of each text. With a `part`, only the passes of that part are recorded: see `Part`. If the kernel has
+    contiguous columns, weights are stored in panels (`Layout`), and in `decode` a fragment of attention takes all keys
+    of a row.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Network:
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         self.rows = self._rows(self.texts) if self.texts else None
         self.format = FORMATS[self.dtype]
-        self.trains_packed = role == "state" and self.format.packed  # act is then not fused, with or without a tape
+        self.trains_packed = role == "state" and self.format.packed  # products then do not apply `act`, tape or not
         self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.splits = self._splits()
@@ -133,11 +134,11 @@ class Network:
         self.stream: list[Tensor] = []  # the residual stream in the last `prefill`: before and after each block
 
     def _splits(self) -> ops.Splits | None:
-        if self.role == "state":  # the same on all devices, because sums in pages and in resumed runs must be equal
+        if self.role == "state":  # the same on all devices: the page and resumed runs must get equal sums
             return ops.TRAINING_SPLITS
         if not self.kernel.suits_software:
             return ops.GPU_SPLITS
-        # On software GL, splitting K does not speed up packed products or products without caches.
+        # On software GL, splitting the inner dimension K does not speed up packed products or products without caches.
         return ops.SOFTWARE_SPLITS if self.cached and not self.format.packed else None
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -149,14 +150,14 @@ class Network:
         dtype = p.format(self.weights)
         if not p.product:
             layout = fold(rows, cols, limit, dtype=dtype)
-        elif self.kernel.contiguous and self.role == "weight":  # training writes no panels
+        elif self.kernel.contiguous and self.role == "weight":  # in training, shaders write weights: no panels
             layout = ops.panels(self.rec, texels(rows), cols, dtype)
         else:
             layout = fold(texels(rows), cols, limit, dtype=dtype)
         return self.rec.fixed(name, layout, self.role)
 
     def linear(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Returns weight and bias of a linear layer or of a norm; the bias is None if there is none."""
+        """Returns the weight and the bias of a linear layer or of a norm; the bias is None if the model has none."""
         bias = f"{name}.bias"
         return self.parameter(f"{name}.weight"), self.parameter(bias) if bias in self.config.parameters else None
 
@@ -181,7 +182,7 @@ class Network:
 
     @property
     def places_heads_together(self) -> bool:
-        """True if one pass should write the queries, keys and values of one row, since each pass is slow to start."""
+        """True if one pass should write q, k and v of a row: on the kernel's devices, starting a pass is slow."""
         return self.kernel.blends or self.kernel.suits_software
 
     def heads_width(self, name: str) -> int:
@@ -193,23 +194,23 @@ class Network:
     def token(self) -> Tensor:
         """Returns the state that holds the token chosen last.
 
-        Its first texel is (id, logit, 1 if a logit is not finite, 1 if the draw is undecided); the other texels are
-        described at `ops.TOKEN`. With texts side by side, the state has one such texel for each text.
+        Its first texel is (id, logit, 1 if a logit is not finite, 1 if the draw is undecided: see `ops.sample`); the
+        other texels are described at `ops.TOKEN`. With texts side by side, the state has one such texel for each text.
         """
         if self.rows:
             return self.rec.fixed(f"token.{self.rows.size}", Layout(self.rows.size, 4), "state")
         return self.rec.fixed("token", ops.TOKEN, "state")
 
     def chosen(self, logits: Tensor) -> None:
-        """Records passes that write a row of logits to the state `logits` and its best token to `token`.
+        """Records passes that write a row of logits to the state `logits`, and its best token to the state `token`.
 
-        With texts side by side, there is a row for each text.
+        The best token is the one with the greatest logit. With texts side by side, each text has a row of logits.
         """
         state = f"logits.{self.rows.size}" if self.rows else "logits"
         ops.argmax(self.rec, self.rec.output(self.rec.store(logits, state), "logits"), self.token)
 
     def best(self) -> None:
-        """Records passes that write the best token of the state `logits` to `token`."""
+        """Records passes that write the token with the greatest logit in the state `logits` to `token`."""
         ops.argmax(self.rec, self.rec.kept("logits"), self.token)
 
     def sample(self, nucleus: bool) -> None:
@@ -232,7 +233,7 @@ class Network:
         return self.rec.output(tensor) if tensor.name in self.names else tensor
 
     def drop(self, x: Tensor, site: int) -> Tensor:
-        """Returns x after dropout; x itself if the batch has no dropout. `site` is the number of this dropout."""
+        """Returns x after dropout; x itself if the batch has no dropout. `site` is its number in the model."""
         rate = self.batch.dropout
         return ops.dropout(self.rec, x, rate, site, f"{x.name}.kept") if rate else x
 
@@ -335,8 +336,9 @@ class Network:
     def finish(self, x: Tensor, row: str) -> None:
         """Records the output of a part, from the residual stream x after its last block.
 
-        With the head, this is the logits and the best token of one row; `row` is its number, or the name of the scalar
-        that holds the number. Without the head, it is the residual stream, as the output `hidden`.
+        If the part has the head, the output is the logits and the best token of one row; `row` is the number of the
+        row, or the name of the scalar that holds the number. Otherwise the output is the residual stream, named
+        `hidden`.
         """
         if not self.part.head:
             self.rec.output(x, HIDDEN)
@@ -346,7 +348,7 @@ class Network:
             self.last_logits(x, row)
 
     def _edited_logits(self, edits: SupportsEdits, x: Tensor, row: str) -> None:
-        """Records what `last_logits` records, but with tensors for the norm and the logits that edits may change."""
+        """Records the same as `last_logits`, but with separate tensors for norm and logits, to which edits apply."""
         if x.rows > 1:
             last = self.rec.scratch("last", Layout(1, x.cols))
             ops.take_row(self.rec, x, last)
@@ -368,9 +370,9 @@ class Network:
         return ops.act(self.rec, logits, cap, logits.layout, logits.name) if cap else logits
 
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """Returns the input that holds the ids of t tokens of each sequence, and the inputs with their index.
+        """Returns the input that holds the ids of t tokens of each sequence, and the inputs with an index of these ids.
 
-        The index (`ops.sorted_index`) is for the backward pass; it is None if nothing is taped.
+        The backward pass reads the index (`ops.sorted_index`); it is None without a tape.
         """
         rec, rows = self.rec, t * self.batch.size
         if self.decoding:
@@ -382,7 +384,7 @@ class Network:
         return ids, (rec.fixed("order", order, "input"), rec.fixed("starts", starts, "input"))
 
     def heads_of(self, i: int, which: str, t: int) -> Tensor:
-        """Returns the tensor for q, k or v of layer i and t tokens: the cache, or a scratch tensor without caches."""
+        """Returns the tensor for q, k or v of layer i and t tokens: the cache or, without caches, a scratch tensor."""
         if self.cached:
             return self.cache(i, which)
         name = in_block(i, f"attn.{which}")
@@ -418,10 +420,11 @@ class Network:
     # -- decode -------------------------------------------------------------------------------------------------
 
     def decode(self) -> None:
-        """Records the forward pass of the token in the state `token` at position `pos`; writes the next token there.
+        """Records the forward pass of one token at position `pos`.
 
-        A part without the embedding reads a hidden state `[1, C]` instead; a part without the head has a hidden state
-        as its output. With texts side by side, the pass runs one row of each text.
+        The state `token` first holds this token, and afterwards the next one. A part without the embedding reads a
+        hidden state `[1, C]` instead of the token; a part without the head has a hidden state as its output. With texts
+        side by side, the forward pass runs one token of each text.
         """
         part, stream = self.part, self.one(self.config.n_embd)
         x = self._embedded(self.token, stream, self.rows or 1) if part.embed else self.hidden_state(stream.rows, stream)
@@ -440,7 +443,7 @@ class Network:
             self.rec.output(ops.from_stream(self.rec, row, HIDDEN) if isinstance(row, ops.Stream) else row.x, HIDDEN)
 
     def _first_row(self, x: Tensor, norm: str | None) -> DecodedRow:
-        """Returns the row before the first block; `norm` is the activation of the next norm (None: no norm follows)."""
+        """Returns the row before the first block; `norm` is the activation that its norm produces (None: no norm)."""
         strides = self._stream_strides()
         if strides and norm:
             c, gain = self.config, self.gain(norm)
@@ -463,8 +466,9 @@ class Network:
     def decode_block(self, row: DecodedRow, i: int, following: str | None) -> DecodedRow:
         """Records block i for one row at position `pos`, or for one row of each text; returns the row after the block.
 
-        `following` is the activation of the next norm (None: no norm follows). A norm is applied after the product that
-        reads its output: one pass cannot both write a row and read its mean, and every additional pass costs time.
+        `following` is the activation that the next norm produces (None: no norm follows). A product is computed from
+        the row before its norm, and the norm is then applied to the product: one pass cannot both write a row and read
+        the row's mean, and every additional pass costs time.
         """
         return mlp.decode(self, attention.decode(self, row, i), i, following, row)
 
@@ -481,7 +485,7 @@ class Network:
     ) -> ops.NormedRow:
         """Records x + linear(y) for one row, prepared for the next norm; without `linear`, only prepares x.
 
-        `norm` is the activation of the next norm (None: no norm follows), and `name` is the name of the sum.
+        `norm` is the activation that the next norm produces (None: no norm follows), and `name` is the sum's name.
         """
         c, product = self.config, None
         gain, eps, offset = self.gain(norm) if norm else None, c.layer_norm_epsilon, c.gain_offset
@@ -493,8 +497,8 @@ class Network:
     def added(self, row: DecodedRow, norm: str | None, total: str, y: ops.Row, linear: str, out: str) -> DecodedRow:
         """Records row + linear(y), or row + norm(linear(y)) if the model has a norm after the layer.
 
-        Returns the new row, prepared for the next norm with the activation `norm` (None: no norm follows). `total` is
-        the name of the sum, and `out` is the name of the term that is added.
+        Returns the new row, prepared for the next norm. `norm` is the activation that this norm produces (None: no norm
+        follows), `total` is the name of the sum, and `out` is the name of the term that is added.
         """
         if isinstance(row, ops.Stream):
             ops.add_product(self.rec, y, *self.linear(linear), row, total)
@@ -536,7 +540,7 @@ class Network:
         layer: tuple[Tensor, Tensor | None],
         before: ops.NormedRow | ops.StreamMoments | None,
     ) -> tuple[ops.PartialSums, ops.Normed | None]:
-        """Returns a product and the norm to apply to it; `before` is the row before its norm (None: no norm).
+        """Returns a product and the norm to apply to it; `before` is the row before that norm (None: no norm).
 
         The product has the bias of the layer, unless the folded norm adds the bias.
         """
@@ -580,7 +584,7 @@ class Network:
         return Layout(self.rows.size if self.rows else 1, cols)
 
     def adopt(self, size: int, other: Network) -> None:
-        """Copies `size` rows of keys and values from the caches of another network to the caches of this one.
+        """Records passes that copy `size` rows of keys and values from another network's caches to this network's.
 
         The rows begin at row `pos` of the other network's caches, and at row `row` of these caches.
         """

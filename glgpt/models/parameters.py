@@ -36,7 +36,9 @@ class Heads:
     axis: int
     count: int
     width: int
-    alternating: int = 1  # kinds between which heads alternate in the checkpoint; a texture has them by kind
+    # Number of kinds (3 for q, k and v) that alternate head by head in the checkpoint. In a texture, all heads of one
+    # kind come before those of the next.
+    alternating: int = 1
 
     @property
     def padded(self) -> int:
@@ -62,11 +64,11 @@ class Parameter:
 
     `name` is Hugging Face's name without the family's prefix, and `shape` is the shape in the checkpoint. If
     `transposed`, the texture holds the transpose; a vector is stored as one row. If `product`, the parameter is the
-    right factor of a product, and its rows are padded to a multiple of four. `heads` is the axis that consists of heads
-    (None: no axis does). `mean` and `deviation` are those of the normal distribution of new values, before training. If
-    `decayed`, AdamW applies weight decay. `layer` is the number of the parameter's block (None: outside the blocks). If
-    `table`, one row is read per position. If `sensitive`, rounding to a few bits costs much accuracy, so q4 stores this
-    parameter in eight bits, like the embedding and the head.
+    right factor of a product, and rows of zeros pad it to a multiple of four rows. `heads` is the axis that consists of
+    heads (None: no axis does). `mean` and `deviation` are those of the normal distribution of new values, before
+    training. If `decayed`, AdamW applies weight decay. `layer` is the number of the parameter's block (None: outside
+    the blocks). If `table`, the parameter has a row for each position. If `sensitive`, rounding to a few bits costs
+    much accuracy, so q4 stores this parameter in eight bits, like the embedding and the head.
     """
 
     name: str
@@ -113,7 +115,8 @@ class Parameter:
         """Returns the matrix `[rows, cols]` of the texture, from the array in the checkpoint.
 
         The result shares memory with the array if possible. `Blocks` have the axes of the texture's matrix already, but
-        their heads are not yet sorted and padded. The result is `Blocks` too if `keeps_blocks`, otherwise float32.
+        their heads are not yet sorted and padded. For `Blocks`, the result is `Blocks` too if `keeps_blocks`, otherwise
+        a float32 array.
         """
         if isinstance(array, Blocks):
             if self.keeps_blocks:
@@ -123,7 +126,7 @@ class Parameter:
         return self._in_heads(array.T if self.transposed else array.reshape(self.unpadded))
 
     def format(self, formats: WeightFormats) -> str:
-        """Returns the name of the texture's format, if the formats of the model are `formats`."""
+        """Returns the name of the texture's format; `formats` has the format or formats of the model's weights."""
         if isinstance(formats, StoredFormats):
             return formats.by_name[self.name]
         fmt = FORMATS[formats]
@@ -134,13 +137,13 @@ class Parameter:
 
     @property
     def keeps_blocks(self) -> bool:
-        """True if no rows of padding are added to heads, since such rows would divide blocks."""
+        """True if `arrange` adds no rows of padding to heads; such rows would divide quantised blocks."""
         return self.heads is None or self.heads.axis == 1 or self.heads.padded == self.heads.width
 
     def _in_heads(self, found: NDArray[Any]) -> NDArray[Any]:
         """Returns a matrix with its heads sorted and padded.
 
-        The matrix is the parameter's, or one of scales, which has fewer rows.
+        The matrix holds the parameter, or the scales or minima of its quantised blocks, and then it has fewer rows.
         """
         if self.heads is not None and self.heads.alternating > 1:
             found = self.heads.sorted(found)
@@ -173,8 +176,8 @@ class Parameter:
     def used(self, rows: int, cols: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Returns which rows and which columns of a matrix `[rows, cols]` in a texture are not padding.
 
-        The result has a pair (period, number in use) for the rows and one for the columns: of each period, the first
-        ones are in use.
+        The result has a pair (period, number in use) for the rows and one for the columns: in each period of rows or
+        columns, the first ones are in use.
         """
         by_row, by_col = (rows, self.unpadded[0]), (cols, cols)
         if self.heads is None:
@@ -185,7 +188,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class FileTensor:
-    """A tensor in a checkpoint file: it holds the rows of one parameter, or of several, one after the other."""
+    """A tensor in a checkpoint file: it holds one parameter, or the rows of several parameters one after the other."""
 
     name: str
     parameters: tuple[Parameter, ...]

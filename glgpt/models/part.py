@@ -1,6 +1,6 @@
 """Describes a part of a model that a program runs alone: some blocks, and possibly the embedding and the head.
 
-The parts of a model can run on several machines, one after the other.
+The parts of a model can run on different machines, one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from glgpt.models.activations import EMBED, FINAL_NORM, LOGITS, Activation
 from glgpt.models.parameters import Parameter
 from glgpt.models.spec import ModelConfig
 
-HIDDEN = "hidden"  # output of a part without the head; the input of a part without the embedding is `hidden.ROWS`
+# Name of the output of a part without the head. The input of a part without the embedding is `hidden.<number of rows>`.
+HIDDEN = "hidden"
 _PART = re.compile(r"(embed)?,?(?:(\d{1,4})(?:-(\d{1,4}))?)?,?(head)?")
 
 
@@ -48,9 +49,10 @@ class Part:
 
     @classmethod
     def of_blocks(cls, first: int, end: int, config: ModelConfig) -> Part:
-        """Returns blocks `first` .. `end` - 1, with the embedding if `first` is 0, and the head if they are the last.
+        """Returns the part that consists of blocks `first` .. `end` - 1.
 
-        Raises ArgumentError for blocks that the model does not have.
+        The part also has the embedding if it has block 0, and the head if it has the last block. Raises ArgumentError
+        for blocks that the model does not have.
         """
         if not 0 <= first < end <= config.n_layer:
             have = f"the model has blocks 0 to {config.n_layer - 1}"
@@ -87,7 +89,7 @@ class Part:
         return blocks
 
     def __str__(self) -> str:
-        """Returns the full description, as `parse` reads it."""
+        """Returns the full description of the part, which `parse` reads."""
         blocks = [f"{self.first}-{self.end - 1}"] if self.end - self.first > 1 else [str(self.first)]
         names = ["embed"] * self.embed + blocks * (self.end > self.first) + ["head"] * self.head
         return ("" if self.embed or self.head else "+") + ",".join(names)

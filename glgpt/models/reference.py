@@ -1,6 +1,7 @@
 """Collects the activations of a model in transformers, with which those of glgpt are compared.
 
-Hooks record the inputs and outputs of modules. A module is found by its role: the name of its tensors in a family.
+Hooks record the inputs and outputs of modules of transformers. A role (a key of `ModelConfig.tensors`) identifies a
+module, since a module is named like its tensors.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def activations(config: ModelConfig, network: Any, ids: list[int]) -> dict[str, 
 
 
 def _scores(config: ModelConfig, layer: int, q: Any, k: Any) -> Any:
-    """Returns the scores of queries and keys `[heads, T, d]`: -inf for keys to which a token does not attend."""
+    """Returns the scores of queries and keys `[heads, T, d]`, with -inf for keys to which a token does not attend."""
     import torch
 
     cap, window = config.attn_softcap, config.window_of(layer)
@@ -80,7 +81,7 @@ def _scores(config: ModelConfig, layer: int, q: Any, k: Any) -> Any:
 class Hooks:
     """Forward hooks that record inputs and outputs of modules for the first sequence.
 
-    `found` holds what they recorded, by the name of the activation.
+    `found` holds the recorded activations by name.
     """
 
     def __init__(self, config: ModelConfig, network: Any) -> None:
@@ -132,7 +133,7 @@ class Hooks:
     def _module(self, role: str, layer: int) -> tuple[Any, slice]:
         """Returns the module of a role, and the columns of its output that belong to this role.
 
-        These are not all columns if the module computes several roles.
+        If the module computes several roles (`ModelConfig.fused`), other columns belong to the other roles.
         """
         name, columns = self.config.tensor(role, layer), slice(None)
         if any(role in roles for roles in self.config.fused.values()):

@@ -1,4 +1,4 @@
-"""Computes the rotary positions of a model: the frequency of each pair of columns of a head, and their scalings.
+"""Computes the rotary positions of a model: the frequency of each pair of columns of a head, after scaling.
 
 A scaling changes the frequencies of pretraining, so that a model can use a longer context.
 """
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Angles(NamedTuple):
     """Describes how a layer rotates queries and keys.
 
-    `frequencies` are the radians per position of each pair of columns; without any, nothing rotates. Rotated columns
-    are multiplied by `factor`.
+    `frequencies` has, for each pair of columns, the radians of its rotation per position; if it is empty, nothing
+    rotates. Rotated columns are multiplied by `factor`.
     """
 
     frequencies: tuple[float, ...]
@@ -40,9 +40,9 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def frequencies(theta: float, width: int, kind: str = "default", scaling: Sequence[float] = ()) -> tuple[float, ...]:
-    """Returns, for each pair of `width` columns, the radians of its rotation per position (Su et al. 2021).
+    """Returns, for each pair of the `width` columns, the radians of its rotation per position (Su et al. 2021).
 
-    `theta` is the base; `kind` is a key of `SCALINGS`, and `scaling` has its numbers.
+    `theta` is the base; `kind` is a key of `SCALINGS`, and `scaling` has the numbers of that kind.
     """
     plain = [theta ** (-2 * i / width) for i in range(width // 2)]
     if kind == "linear":
@@ -69,7 +69,7 @@ def _llama3(f: float, factor: float, low: float, high: float, original: float) -
 def _yarn(plain: list[float], theta: float, width: int, scaling: Sequence[float]) -> tuple[float, ...]:
     """Returns frequencies after the scaling of YaRN (Peng et al. 2023).
 
-    Divides low frequencies by `factor`; high ones stay unchanged, with a linear transition between two bounds.
+    Divides low frequencies by `factor`; high ones stay unchanged. Between two bounds, the transition is linear.
     """
     factor, fast, slow, original, _, truncate = scaling
 
@@ -93,8 +93,8 @@ def scaling_factor(kind: str, scaling: Sequence[float]) -> float:
 def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of `ModelConfig` for the rotary positions that a config.json describes.
 
-    They are in `rope_parameters` or `rope_scaling`, or next to these. Raises GlgptError for an unknown scaling or for
-    numbers that are missing or not above 0.
+    The file has them in `rope_parameters` or `rope_scaling`, or at its top level. Raises GlgptError for an unknown
+    scaling or for numbers that are missing or not above 0.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
@@ -103,7 +103,7 @@ def read_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {own: config[key] for key, own in names.items() if key in config}
     found |= {own: rope[key] for key, own in names.items() if key in rope}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    kind = "longrope" if kind == "su" else kind  # its former name
+    kind = "longrope" if kind == "su" else kind  # the former name of longrope
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise GlgptError(f"config: rope_type is {written(kind)}; glgpt runs {', '.join(map(repr, SCALINGS))}")
     if kind == "longrope":
@@ -172,7 +172,7 @@ def published_rope(config: ModelConfig) -> dict[str, Any]:
 def check_rotary(config: ModelConfig) -> None:
     """Raises GlgptError for a scaling whose numbers are missing or bad, or if an odd number of columns rotates.
 
-    Converts the numbers of the scaling to float, and sets the missing type of Llama 3's scaling.
+    Converts the numbers of the scaling to float. If there are numbers without a type, sets the type to Llama 3's.
     """
     scaling = config.rope_scaling
     if scaling is not None:

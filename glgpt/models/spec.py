@@ -22,11 +22,11 @@ from glgpt.models.rotary import Angles, check_rotary, frequencies, scaling_facto
 
 MAX_LAYERS = 1000  # GPT-2 XL has 48; a program lists the passes of every layer
 MAX_SIZE = 1 << 24  # maximum vocabulary, width and context
-MAX_PARAMETERS = 1 << 34  # ten times as many as GPT-2 XL; 64 GiB in f32
+MAX_PARAMETERS = 1 << 34  # more than ten times as many as GPT-2 XL; 64 GiB in f32
 
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "relu2", "silu")
 WINDOWED, WHOLE = "sliding_attention", "full_attention"  # values of `layer_types`
-ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}  # other names in transformers
+ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}  # transformers' other names of these functions
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class ModelConfig:
     rope_scaling: tuple[float, ...] | None = None  # numbers of `rope_type` (`rotary.SCALINGS`)
     tie_word_embeddings: bool = False  # the head, which computes the logits, uses the embedding's weight
     activation_function: str = "silu"  # of the MLP: one of ACTIVATIONS
-    scale_attn_weights: bool = True  # False: scores have the factor 1
+    scale_attn_weights: bool = True  # divides scores by sqrt(width of a head)
     scale_attn_by_inverse_layer_idx: bool = False  # divides the scores of layer i by i + 1
     positions: str = "rotary"  # "absolute": learned, added to the embedding; "rotary": queries and keys are rotated
     rope_type: str = "default"
-    norm: str = "rms"  # "rms", or "layer" with a bias
+    norm: str = "rms"  # "rms": RMS norm; "layer": layer norm, with a bias
     gated: bool = True  # the MLP's hidden layer is act(gate) * up; False: act(up)
     qkv_bias: bool = False
     out_bias: bool = False  # bias of attention's output
@@ -68,7 +68,7 @@ class ModelConfig:
     qk_norm: str = ""  # RMS norm of queries and keys; "": none, "head": of each head, "width": of all heads
     scaled_embedding: bool = False  # the embedding is multiplied by sqrt(n_embd)
     rotary_share: float = 1.0  # share of a head's columns that rotate
-    local_rope_theta: float | None = None  # base of layers with a window, unscaled; None: as in the other layers
+    local_rope_theta: float | None = None  # unscaled base of layers with a window; None: other layers' base
     rotary_layers: tuple[bool, ...] | None = None  # which layers rotate
     window: int | None = None  # number of positions to which a token attends, its own included; None: all
     window_layers: tuple[bool, ...] | None = None  # which layers have the window
@@ -84,12 +84,12 @@ class ModelConfig:
     keys: ClassVar[Mapping[str, str]]  # field -> its name in config.json
     only: ClassVar[Mapping[str, Any]] = {}  # field of config.json -> the only supported value
     own_names: ClassVar[Mapping[str, Name]] = {}  # captions in addition to those of `names.all_names`
-    buffers: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")  # tensors of a checkpoint that are not parameters
+    buffers: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")  # matches a checkpoint's tensors that are not parameters
     head: ClassVar[str] = "lm_head.weight"
     input_first: ClassVar[bool] = False  # the checkpoint's linear weights are [in, out] instead of [out, in]
-    scaled_outputs: ClassVar[bool] = False  # before training, `o` and `down` are divided by sqrt(2 n_layer)
+    scaled_outputs: ClassVar[bool] = False  # new weights of `o` and `down` are divided by sqrt(2 n_layer)
     dropouts: ClassVar[tuple[str, ...]] = ("attention_dropout",)  # dropout rates in config.json
-    # Keyword arguments for from_pretrained of transformers, when it loads the reference.
+    # Keyword arguments with which transformers' from_pretrained loads the reference model.
     reference_options: ClassVar[dict[str, Any]] = {"attn_implementation": "eager"}
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class ModelConfig:
 
     @classmethod
     def sized(cls, vocab_size: int, n_positions: int, n_embd: int, n_layer: int, n_head: int) -> ModelConfig:
-        """Returns a model of this size with the family's usual settings and a tied head.
+        """Returns the configuration of a model of this size, with the family's usual settings and a tied head.
 
         A gated MLP is 8/3 n_embd wide, rounded up to a multiple of 4.
         """
@@ -139,7 +139,7 @@ class ModelConfig:
         return replace(self, n_positions=min(positions, self.n_positions))
 
     def fields(self) -> dict[str, Any]:
-        """Returns everything that determines results, and the family's name; `from_fields` reads it."""
+        """Returns all fields that determine results, with the family's name; `models.from_fields` reads them."""
         return {"model_type": self.model_type, **asdict(self)}
 
     # -- sizes ------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class ModelConfig:
         return Angles(self.frequencies, scaling_factor(self.rope_type, self.rope_scaling or ()))
 
     def window_of(self, layer: int) -> int:
-        """Returns to how many positions a token attends in this layer, its own included; 0 if to all positions."""
+        """Returns the number of positions to which a token attends in a layer, its own included; 0: all positions."""
         windowed = self.window_layers is None or self.window_layers[layer]
         return self.window if self.window is not None and windowed else 0
 
@@ -233,7 +233,7 @@ class ModelConfig:
 
     @cached_property
     def file_tensors(self) -> dict[str, FileTensor]:
-        """Returns every tensor that a checkpoint must hold, in order of use, by its name there without the prefix."""
+        """Returns every tensor that a checkpoint must hold, in order of use, by its stored name without the prefix."""
         return file_tensor_table(self)
 
     def file_place(self, parameter: str) -> tuple[FileTensor, slice]:
@@ -336,7 +336,7 @@ class ModelConfig:
         return [in_block(i, PATTERN) for i in range(self.n_layer)]
 
 
-# Fields with numbers: name, minimum, maximum (excluded).
+# Fields with numbers: (name, minimum, bound); a value must be at least the minimum and below the bound.
 LIMITS = (
     ("layer_norm_epsilon", 0, 1),
     ("rope_theta", 1, math.inf),
@@ -434,7 +434,8 @@ def layer_count(config: Mapping[str, Any], name: str, default: int) -> int:
 def values_of_layers(config: Mapping[str, Any], name: str, default: Sequence[Any]) -> list[Any]:
     """Returns a list from a config.json, or `default` if it is missing or null.
 
-    Raises GlgptError if the value is not a list or has too many layers. `checked` compares the length with `n_layer`.
+    Raises GlgptError if the value is not a list or has more than MAX_LAYERS elements. `checked` later compares the
+    length with `n_layer`.
     """
     found = config.get(name)
     found = list(default) if found is None else found

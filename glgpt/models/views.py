@@ -1,7 +1,7 @@
-"""Describes a model for the page that displays it: the stages of a block, and names, groups and explanations.
+"""Describes a model for the page that displays it: the stages of a block, names, captions and explanations.
 
-A stage is a cell of a block in the machine view, which draws a model as a diagram. A manifest is the JSON file that
-describes an exported page.
+A stage is a cell of a block in the machine view, the diagram of a model that the page draws. A manifest is the JSON
+file that describes an exported page.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ def stages(config: ModelConfig, block: int) -> list[Stage]:
 
 
 def family_json(config: ModelConfig, states: Sequence[str] = ()) -> Family:
-    """Returns names, groups and explanations for a manifest; {} in a name stands for a block's number.
+    """Returns a manifest's entry `family` for a model; {} in a name stands for a block's number.
 
-    `states` are prefixes: a state whose name is such a prefix and the name of an activation belongs to that activation.
-    `names` has the order in which the page lists them: activations in order of computation, parameters in order of use,
-    then other names.
+    `states` are prefixes: a state belongs to an activation if its name is one of them followed by the activation's
+    name. The `names` are in the order in which the page lists them: activations in order of computation, parameters in
+    order of use, then other names.
     """
     activations = [a.name if a.layer is None else BLOCK + part_of(a.name) for a in config.activations.values()]
     words = config.names

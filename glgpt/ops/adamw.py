@@ -11,7 +11,7 @@ from glgpt.program.tensor import Tensor
 
 SIDE = 32  # the first pass reduces gradients to at most 32 x 32 texels with sums of squares
 ACROSS = 64  # further passes reduce these texels to rows of this many texels, and then to one texel
-MAX_TENSORS = 16  # maximum number of tensors that one pass adds up: every device can sample this many textures
+MAX_TENSORS = 16  # maximum number of tensors that one pass adds up: on every device, a pass can sample this many
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,12 @@ def gradient_norm(
 ) -> Tensor:
     """Records the norm of all gradients together: (norm, factor by which to multiply gradients, finite, 0), `[1, 4]`.
 
-    `finite` is 1 if the norm is finite, otherwise 0. The gradients given are those of (sum of losses) / `rows`. The
-    norm, and the gradients after multiplication, are those of the mean loss over the targets. The number of targets is
-    the sum of the second column of the first `micro_batches` rows of `losses` `[.., 4]`; if it is 0, the norm is 0. The
-    factor also clips the norm to `clip`; 0 disables clipping. With a loss scale, the gradients given have been
-    multiplied by it, the norm is without it, and after an overflow no norm counts as finite.
+    `finite` is 1 if the norm is finite, otherwise 0. The argument `gradients` has the gradients of (sum of losses) /
+    `rows`. The norm, and the gradients after multiplication by the factor, are those of the mean loss over the targets.
+    The second column of `losses` `[.., 4]` has the number of targets of each micro-batch; the first `micro_batches`
+    rows are added up. Without targets, the norm is 0. The factor also clips the norm to `clip`; 0 disables clipping.
+    With a loss scale, the argument `gradients` has been multiplied by it; the norm is without it, and the factor
+    divides by it. After an overflow, `finite` stays 0.
     """
     sums = [
         _sum_squares(rec, gradients[i : i + MAX_TENSORS], f"{name}.{i}") for i in range(0, len(gradients), MAX_TENSORS)
@@ -124,10 +125,10 @@ def normal(
     rows: tuple[int, int],
     cols: tuple[int, int],
 ) -> None:
-    """Fills the state x with normally distributed numbers and sets AdamW's moments of x to zero.
+    """Records a pass that fills the state x with normally distributed numbers and sets AdamW's moments of x to zero.
 
     The numbers have the given mean and the standard deviation `spread`. They depend on a hash of the scalar `seed`, of
-    `site` (a number of this parameter), and of the row and texel. `rows` and `cols` are (period, number in use): in
+    `site` (the number of the parameter), and of the row and texel. `rows` and `cols` are (period, number in use): in
     each period of rows or columns, the first ones are in use; the others are padding and stay zero.
     """
     defines = {"MEAN": mean, "SPREAD": spread, "SITE": site, "ROW_PERIOD": rows[0], "ROW_LIVE": rows[1]}

@@ -1,8 +1,9 @@
 """Causal attention over caches of keys and values (Vaswani et al. 2017).
 
 The heads of a row are stored next to each other, each padded to whole texels. Row `t * n_head + head` of scores is for
-token t and one head, and its columns are the keys. Row tiles split t into distant ranges, so that one fragment computes
-several distant t of one head and fetches each key once. The runtime scalar `pos` is the position of the first token.
+token t and one head, and its columns are the keys. Row tiles split the tokens into ranges: a fragment computes one
+token of each range, for one head, and fetches each key once for all these tokens. The runtime scalar `pos` is the
+position of the first token.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MASKED = -1.0e30  # score of a masked key: finite, so that an infinity always me
 class ScoreLimits:
     """Limits of scores: a query attends to the last `window` keys, and scores are soft-capped to cap * tanh(x / cap).
 
-    0 means unlimited.
+    A `window` or `cap` of 0 sets no limit.
     """
 
     window: int = 0
@@ -55,11 +56,11 @@ def split_qkv(
     normed: Normed | None = None,
     rows: Rows | None = None,
 ) -> None:
-    """Splits x `[T, 3 * n_head * d]` and writes it to the states q, k, v `[context, n_head * d]`, from row `pos` on.
+    """Records the split of x `[T, 3 * n_head * d]` into the states q, k, v `[context, n_head * d]`, from row `pos` on.
 
-    If x is the partial sums of one row, `normed` is given too, and the sums are added up here as in `combine`. With
-    `rows`, q, k and v are written from row `row` on. If q, k and v are scratch tensors, they have the same rows as x,
-    and the op has a gradient.
+    If x is partial sums, this op adds them up and applies the norm `normed`, as `combine` does. With `rows`, the states
+    are written from row `row` on. If q, k and v are scratch tensors, they have the same rows as x, and the op has a
+    gradient.
     """
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
@@ -124,10 +125,10 @@ def scores(
     """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for the rows t; `masked` where s > pos + t.
 
     If q or k has fewer heads than `n_head`, neighbouring heads of scores share a head of q or k (grouped-query
-    attention, Ainslie et al. 2023). The gradient assumes that `pos` is 0 and that q and k have only these rows. With
-    `to_position`, texels beyond the positions of all rows that a fragment computes are not written, since a prompt is
-    processed in chunks and a chunk needs only a part of the keys. `rows.keys` limits the keys of all rows of the pass
-    in the same way; if it is set, `to_position` is ignored.
+    attention, Ainslie et al. 2023). The gradient assumes that `pos` is 0 and that q and k have no other rows. With
+    `to_position`, a fragment writes nothing if its keys are after the positions of all its rows: a prompt is processed
+    in chunks, and an early chunk needs only some of the keys. `rows.keys` instead excludes the same keys for all rows
+    of the pass; if it is set, `to_position` is ignored.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     padded = -(-count // tile_rows) * tile_rows
@@ -184,8 +185,8 @@ def softmax(
 
     `n_head` consecutive rows have the same position. The result and the gradient of the scores are stored as `dtype`;
     sums are f32. `to_position` works as in `scores`. With `keys`, keys at positions from `pos` + `keys` on are not
-    drawn, and `to_position` is ignored. If `dtype` is packed, a texel holds keys of several column tiles, and `keys` is
-    ignored instead.
+    drawn, and `to_position` is ignored. If `dtype` is packed, a texel holds keys of several column tiles; `keys` then
+    has no effect, and `to_position` is not ignored.
     """
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
@@ -235,7 +236,7 @@ def attend(
     """Records z[t] = scale * sum over s of pattern[t, s] v[s] for each head: `[T, n_head * d]`, stored as `dtype`.
 
     `pattern` has the rows of `scores`. `group` neighbouring heads share one head of v. Raises ValueError if the rows of
-    several sequences cannot be split into the row tiles of the pattern.
+    several sequences cannot be split evenly into the row tiles of the pattern.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     tr = pattern.layout.tiles[0]
@@ -268,12 +269,13 @@ def attend_row(
     group: int = 1,
     rows: Rows | None = None,
 ) -> Row:
-    """Records z (as in `attend`) for one row directly from its scores `[n_head, context]`.
+    """Records the softmax of one row's scores `[n_head, context]`, and z (as in `attend`).
 
-    One row has too few columns to fill a GPU, so ranges of at least `least` keys are computed in parallel, and the
-    product that reads z combines them; it gets an `AttendedRow`. On software GL, one range of all keys is faster; the
-    result is then z. `group` heads share one head of v. With `rows`, the scores are `[size * n_head, context]`, and the
-    result is z for each text, `[size, n_head * d]`, with its ranges combined.
+    One row has too few columns to fill a GPU, so ranges of at least `least` keys are computed in parallel. The result
+    is then an `AttendedRow`, and the product that reads it combines the ranges. On software GL, one range of all keys
+    is faster; the result is then z. `group` heads share one head of v. With `rows`, the scores are
+    `[size * n_head, context]`; the result is then z of each text, `[size, n_head * d]`, and another pass combines the
+    ranges.
     """
     keys = max(least, 16 * -(-score.cols // (16 * RANGES)))
     ranges = -(-score.cols // keys)
@@ -305,7 +307,7 @@ def scores_rows(
     rows: Rows,
     limits: ScoreLimits = UNLIMITED,
 ) -> Tensor:
-    """Records scores[i * n_head + head, s] = scale * q[row + i] . key s of text i; `MASKED` beyond the text's position.
+    """Records scores[i * n_head + head, s] = scale * q[row + i] . key s of text i; `MASKED` after the text's position.
 
     Returns the scores `[size * n_head, context]`. The queries are the rows of the state q from row `row` on.
     """
@@ -318,9 +320,10 @@ def scores_rows(
 
 
 def adopt(rec: Recorder, k: Tensor, v: Tensor, shared_k: Tensor, shared_v: Tensor, size: int) -> None:
-    """Copies `size` rows of one text's keys and values, from `pos` on, to the shared states, from row `row` on.
+    """Records a copy of `size` rows of one text's keys and values, from row `pos` on, to the shared states.
 
-    With the arguments swapped it copies the other way.
+    The rows are written from row `row` on. With the shared states as k and v, the op copies from these to the states
+    of one text.
     """
     inputs, outputs = {"k": k, "v": v}, {"shared_k": shared_k, "shared_v": shared_v}
     rec.emit("adopt", inputs, outputs, label=shared_k.name, window=Window((k.layout.width, size), "row"))

@@ -1,8 +1,8 @@
-"""Records products of one row, split into slices of the inner dimension K, that the device adds up by blending.
+"""Records products of one row that are split into slices of the inner dimension K; blending adds up the slices.
 
-Slices are added in their order. A product takes one pass instead of two, and it can add to the residual stream in
-place. Products of the same row are drawn side by side in one pass, next to the moments of the row (sums of deviations
-and of their squares). The norm, which is applied to the products afterwards, is computed from these moments.
+The device adds the slices in their order. A product takes one pass instead of two, and it can add to the residual
+stream in place. Products of the same row are drawn side by side in one pass, next to the moments of the row (sums of
+deviations and of their squares). The norm, which is applied to the products afterwards, is computed from these moments.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from glgpt.program.tensor import Tensor
 # pixels add up their sums before blending (PAIRS, see `pair.glsl`).
 FLOATS, WITH_INTEGERS, PAIRS = Pixels(2, 1, False), Pixels(1, 2, False), Pixels(1, 2, True)
 SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
-LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # the first that divides K is the length of a slice: all slices are then equal
-# For integer weights and pairs of pixels: slices of K are half as long if there are fewer texels of partial sums than
-# the first number, and twice as long from the second number on.
+LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # texels of K in a slice: the first that divides K, so that slices are equal
+# For integer weights and pairs of pixels: slices of K are half as long if a product has fewer texels of partial sums
+# than the first number, and twice as long if it has at least the second number.
 MIN_SUMS, MIN_SUMS_OF_LONG_SLICES = 4_000, 250_000
-WIDE_SLICES = 3  # slices of a product of `WIDE` columns of fragments or more, such as logits; 4 with two bands
+WIDE_SLICES = 3  # number of slices if a product has at least `WIDE` columns of fragments; 4 with two bands
 STREAM_UNIT = 32  # a residual stream has a multiple of this many columns, so that the tiles of all formats divide it
 
 
 def stream_strides(weights: Sequence[Tensor]) -> int:
-    """Returns the number of equal parts of a residual stream to which products with all of these weights can add.
+    """Returns into how many equal parts to divide a residual stream, so that products with these weights can add to it.
 
-    A fragment computes one texel in each part. Returns 0 if a row cannot be divided evenly.
+    A fragment computes one texel in each part. Returns 0 if the sizes or layouts of the weights do not allow this.
     """
     if any(w.cols % STREAM_UNIT or w.layout.panel or (w.layout.groups > 1 and w.layout.format.packed) for w in weights):
         return 0
@@ -59,7 +59,7 @@ def stream(
 
 
 def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
-    """Records the residual stream as a row `[1, C]`."""
+    """Records a copy of the residual stream x as a row `[1, C]`."""
     y = rec.scratch(name, Layout(1, x.cols))
     rec.emit("from_stream", {"x": x.x}, {"y": y}, replace(x, gain=None).defines)
     return y
@@ -94,7 +94,7 @@ def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> 
 
 
 def add_product(rec: Recorder, y: Row, w: Tensor, bias: Tensor | None, x: Stream, name: str) -> None:
-    """Adds the product of one row y `[1, K]` with w `[K, C]`, and a bias `[1, C]`, to the residual stream x."""
+    """Records x += y w + bias for the residual stream x, one row y `[1, K]`, w `[K, C]` and bias `[1, C]`."""
     k4, shared, pixels = -(-y.cols // 4), w.layout.format.column_tiles_per_texel, x.pixels
     inputs, source = _row(y)
     defines: Defines = {"BY": pixels.by, "STRIDE": x.stride, "CONTIGUOUS": 0 if shared == 1 else 1}
@@ -137,7 +137,7 @@ def _pixels(rec: Recorder, pairs: bool, weights: Sequence[Tensor]) -> Pixels:
 
 
 def _region(pixels: Pixels, width: int, values: int) -> Layout:
-    """Returns the layout of a shader's output: `width` columns of pixels or pairs of pixels, with `values` texels."""
+    """Returns the layout of a shader's output: `width` columns of pixels or pixel pairs, each with `values` texels."""
     return Layout(pixels.sums * pixels.by, 4 * values * width, (1, values))
 
 
@@ -161,12 +161,12 @@ def _band(pixels: Pixels) -> Defines:
 
 
 def _width(columns: int, pixels: Pixels) -> int:
-    """Returns the width in pixels of a product of `columns` columns in blocks of 4 x `pixels.by`."""
+    """Returns the width in pixels of a product with `columns` columns of fragments, in blocks of 4 x `pixels.by`."""
     return 4 * -(-columns // (4 * pixels.by))
 
 
 def _outputs(w: Tensor) -> int:
-    """Returns the number of texels of the product that a fragment computes."""
+    """Returns how many texels of the product with w a fragment computes."""
     return columns_of(w, 0)[1] * w.layout.format.column_tiles_per_texel
 
 

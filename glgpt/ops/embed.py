@@ -33,7 +33,7 @@ def embed(
 
     `ids` is `[T, 1]`, `tokens` is `[n_embd, vocab]`, and `positions` is `[n_positions, n_embd]`. `out` is the layout of
     y, `[T, n_embd]`. With `Rows` instead of a batch size, each row has the position of its text. The gradient needs
-    `index`, the two arrays of `sorted_index` for the ids; without it, the gradient raises ValueError.
+    `index`, the two arrays of `sorted_index` for the ids; without it, the backward pass raises ValueError.
     """
     y = rec.scratch("embed", out)
     inputs = {"ids": ids, "tokens": tokens} | ({"positions": positions} if positions else {})

@@ -11,7 +11,7 @@ from glgpt.program.recorder import Recorder
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-SLICES = 8  # slices of a row, so that several fragments share the sum of exponentials
+SLICES = 8  # slices of a row of logits; each fragment sums the exponentials of one slice
 
 
 def cross_entropy(
@@ -26,8 +26,8 @@ def cross_entropy(
     """Records the cross-entropy of the rows of x `[M, V]`: (sum of -log softmax(x)[target], number of targets, ..).
 
     The result is `[1, 4]`. `targets` is `[M, 1]`; a row with a negative target is ignored. The backward pass begins
-    here: the gradient of x is the gradient of `scale` times the sum, whatever the gradient of the result is. It is
-    stored as `dtype` and, if there is a `loss_scale` `[1, 4]`, multiplied by the first value of that.
+    here: the gradient of x is the gradient of `scale` times the sum, whatever the gradient of the result is. The
+    gradient of x is stored as `dtype`. With `loss_scale` `[1, 4]`, it is multiplied by the first value of `loss_scale`.
     """
     rows = cross_entropy_rows(rec, x, targets, name)
     y = column_sums(rec, rows, name)

@@ -1,4 +1,4 @@
-"""Records matrix products x `[M, K]` w `[K, N]`.
+"""Records matrix products of x `[M, K]` and w `[K, N]`.
 
 With many rows, each fragment computes a block of values in registers. With one row, K is split into slices, and each
 fragment computes partial sums over a slice, which the next op adds up.
@@ -27,8 +27,8 @@ from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-SLICE = 13  # texels of K for each fragment of a one-row product; powers of two make strides that collide in cache sets
-# Texels of a row of an f32 weight that a fragment takes. Of a packed weight it takes one: decoding needs registers.
+SLICE = 13  # texels of K per fragment of a one-row product; with a power of two, strides would collide in cache sets
+# Texels that a fragment takes of a row of an f32 weight. Of a packed weight, it takes one: decoding needs registers.
 CONTIGUOUS = 4
 INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and how many of these it fetches at once
 # Integer weights on a GPU: from this many texels of partial sums on, slices of K are twice as long; from twice as many
@@ -37,7 +37,7 @@ MANY_SUMS = 60_000
 # Integer weights on software GL: the start and the stores of a fragment take as long as this many texels of K.
 PANEL_START = 10
 PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
-WRITTEN_OUT = 8  # maximum segments of K to unroll, each in one tile of both factors; a loop walks longer lists
+WRITTEN_OUT = 8  # maximum number of segments of K (`Layout.segments`) to unroll; a loop walks longer lists
 MIN_SLICE_TEXELS = 24  # texels of K: adding up the sums of shorter slices costs more than splitting K saves
 MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
 BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
@@ -50,11 +50,11 @@ TARGET_FRAGMENTS = 16384  # a one-row product with more fragments has longer sli
 class Splits:
     """The rule by which a device splits K into slices.
 
-    The number of slices is doubled until a product has at least `enough` fragments; the maximum is `most` slices.
-    Software GL hands out bins of `bin_size` squared fragments to its threads; two threads need as long for three bins
-    as for four. On a GPU (`bin_size` 1), the last fragments of a pass run alone, and shorter fragments end sooner.
-    Partial sums are f32; with `packed_sums`, the partial sums of a packed product are stored in the format of the
-    product, which takes half as many passes.
+    The number of slices is doubled until a product has at least `enough` fragments; the maximum is `most` slices. On
+    software GL, fragments are counted in whole bins of `bin_size` squared, which its threads process; two threads need
+    as long for three bins as for four. On a GPU (`bin_size` 1), more slices also make fragments shorter: the last ones
+    of a pass, which run alone, end sooner. Partial sums are f32; with `packed_sums`, the partial sums of a packed
+    product are stored in the format of the product, which takes half as many passes.
     """
 
     enough: int
@@ -152,7 +152,7 @@ def _left_gradient(
     """Records dx = dy w^T (+ so_far, the gradient of x so far)."""
     limit = rec.limits.max_texture_size
     tiles = -(-w.cols // (limit // 4 * 4))
-    rows = tiles * texels(-(-w.cols // tiles))  # padded without making more tiles necessary
+    rows = tiles * texels(-(-w.cols // tiles))  # rounded up, but without more tiles
     layout = fold(rows, x.cols, limit, dtype=dy.layout.dtype)
     transposed = transpose(rec, w, layout, f"{w.name}.transposed")
     return _plus_product(rec, dy, transposed, so_far, f"d.{x.name}", tile_cols, splits, dy.layout.dtype)
@@ -199,9 +199,9 @@ def _plus_product(
 def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
     """Returns the number of column tiles of a product with w.
 
-    If w is not packed, it is a multiple of `tile_cols`, as small as the limit on texture sizes allows. If w is packed,
-    the product has the column tiles of w, or fewer if its own format `dtype` needs fewer and each of its tiles can
-    span several whole tiles of w. A pass then has as many fragments as if w were stored as `dtype`.
+    If w is not packed, the number is a multiple of `tile_cols`, as small as the limit on texture sizes allows. If w is
+    packed, the product has as many column tiles as w. It has fewer if its own format `dtype` needs fewer and each of
+    its tiles can span several whole tiles of w; a pass then has as many fragments as if w were stored as `dtype`.
     """
     tiles, fmt, own = w.tiles[1], w.format, FORMATS[dtype].column_tiles_per_texel
     if not fmt.packed:
@@ -262,12 +262,14 @@ def matvec(
 ) -> PartialSums:
     """Records the product of one row, x `[1, K]` w `[K, N]`, as partial sums over slices of K.
 
-    A target of one row wastes half of every quad and leaves a GPU mostly idle, so K is split into slices of
-    `slice_texels` texels (None: chosen here), and the op that reads the product adds up the partial sums. Of a row of
-    w, a fragment takes `contiguous` neighbouring texels, which is faster on software GL. If `contiguous` is 0, it takes
-    two texels at a distance of half a row, or one texel of a wide row. Of packed weights it always takes one texel. If
-    that texel has more column tiles than a pass can write, several neighbouring fragments share the texel, and each
-    takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products can read.
+    A target of one row would waste half of every quad and leave a GPU mostly idle, so K is split into slices of
+    `slice_texels` texels (None: chosen here). The op that reads the product adds up the partial sums.
+
+    A fragment takes `contiguous` neighbouring texels of each row of w, which is faster on software GL. If `contiguous`
+    is 0, it takes two texels at a distance of half a row, or one texel of a wide row. It always takes one texel of a
+    packed weight. If that texel has more column tiles than a pass can write, several neighbouring fragments share the
+    texel, and each takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products
+    can read.
     """
     if isinstance(x, Hidden):
         raise ValueError(f"{name}: only products that are added up by blending finish a hidden layer")
@@ -427,8 +429,7 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         return by, slice_texels or fastest
     least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
     if slice_texels is None and w.stack > 1 and columns < MANY_COLUMNS:
-        # Software GL draws bins of 64 x 64 pixels: fills two of them with whole blocks, and with slices that are long
-        # enough to pay off.
+        # Software GL draws bins of 64 x 64 pixels. Whole blocks fill two bins, and slices are long enough to pay off.
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
         return by, -(-k4 // (2 * BIN // by))
@@ -467,10 +468,10 @@ def _whole_groups(w: Layout, k4: int, slice_texels: int) -> bool:
 
 
 def _first_column(width: int, limit: int) -> int:
-    """Returns the number of the first column of pixels to draw, of `width` columns.
+    """Returns the number of the first of `width` columns of pixels to draw.
 
-    The middle of the drawn columns is then at the edge of a bin, so that two threads share them evenly. Returns 0 if
-    that does not help or does not fit `limit`.
+    It is chosen so that the middle of these columns is at the edge of a bin, and two threads share them evenly. Returns
+    0 if that does not help or does not fit `limit`.
     """
     first = -(width // 2) % BIN // 4 * 4
     return first if width < 4 * BIN and first + width <= limit else 0
@@ -487,10 +488,11 @@ def combine(
 ) -> Tensor:
     """Records y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or the same for each of a few rows.
 
-    With `normed` = (row, folded norm), x is the product of `row.scaled` and a weight, from which the product of the
-    normed row is computed before `act`. `times` is a tensor or another product of the same row.
+    With `normed` = (row, folded norm), x is the product of `row.scaled` and a weight. From x, the op computes the
+    product of the normed row and that weight, and applies `act` to the latter product. `times` is a tensor or another
+    product of the same row.
     """
-    least = 4 if normed and x.cols >= 64 else 1  # tiles: few fragments, since each adds up the moments of the row again
+    least = 4 if normed and x.cols >= 64 else 1  # tiles: so there are few fragments, each of which adds up moments
     y = rec.scratch(name, replace(fold(1, x.cols, rec.limits.max_texture_size, least), rows=x.rows))
     inputs, defines = norm_inputs(normed)
     if isinstance(times, PartialSums):

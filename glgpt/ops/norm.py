@@ -98,12 +98,11 @@ def row_sum(
     row: str | int | None = 0,
     offset: float = 0.0,
 ) -> NormedRow:
-    """Records one row of x, prepared for a norm that is applied after the next product.
+    """Records one row of x, and what a norm that is applied after the next product needs: see `NormedRow`.
 
     The factor of the norm is gain + offset. `row` is the row's number or the name of the scalar that holds it; None
     records every row. Without a gain, no norm follows, and only the row itself is recorded. A `product` is added to the
-    row: partial sums with their bias, or a row whose own norm is applied here. Without x, the product alone is
-    recorded.
+    row: partial sums with their bias, or a row that this op first normalises. Without x, the product alone is recorded.
     """
     whole = x or product
     if not isinstance(whole, (Tensor, PartialSums)):
@@ -131,8 +130,7 @@ def norm_fold(
 ) -> tuple[Tensor, Tensor]:
     """Records and returns the states (gain w, bias w + shift), each `[1, N]`.
 
-    They fold the gain and the bias of a norm into the linear layer after it, which has the weight w and the bias
-    `shift`.
+    These fold the gain and the bias of a norm into the next linear layer, whose weight is w and whose bias is `shift`.
     """
     folded = folded_norm(rec, name, w.cols)
     inputs = {"gain": gain, "bias": bias, "w": w} | ({"shift": shift} if shift else {})

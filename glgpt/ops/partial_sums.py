@@ -1,7 +1,6 @@
 """Intermediate values of ops on one row or a few rows: partial sums, rows before a norm, ranges of keys, positions.
 
-Partial sums are the terms of a product over slices of its inner dimension K; the op that reads the product adds them
-up.
+A product has partial sums, one for each slice of its inner dimension K; the op that reads the product adds them up.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ class NormedRow:
 
 @dataclass(frozen=True)
 class Pixels:
-    """The pixels of a product that is added up by blending: blocks of 4 x `by` columns, repeated in `bands` bands.
+    """The pixels of a product that is added up by blending: blocks of 4 x `by` pixels, each pixel for other columns.
 
-    Each band computes the same columns for different slices of K. The bands of a block lie one below the other, and
-    the shaders that read the product add them up. With `pairs`, there are two bands, in neighbouring pixels that add up
-    their slices before blending (`pair.glsl`).
+    Each block is repeated in `bands` bands, which compute the same columns for different slices of K. The bands of a
+    block lie one below the other, and the shaders that read the product add them up. With `pairs`, there are two bands,
+    in neighbouring pixels that add up their slices before blending (`pair.glsl`).
     """
 
     by: int
@@ -85,12 +84,12 @@ class Pixels:
 
     @property
     def sums(self) -> int:
-        """Returns the number of sums per column that a shader that reads the product adds up."""
+        """Returns how many sums of a column the readers of the product have to add up."""
         return 1 if self.pairs else self.bands
 
     @property
     def paired(self) -> Defines:
-        """Returns the define of shaders that read what pairs have written."""
+        """Returns the define of shaders that read an output of pairs; no define without pairs."""
         return {"PAIRS": 1} if self.pairs else {}
 
     def targets(self, width: int, values: int) -> Layout:
@@ -147,8 +146,8 @@ class StreamMoments:
 class Hidden:
     """The hidden layer of an MLP, act(`sums`) * `factor` (None: 1).
 
-    The product that reads the layer computes it from these partial sums. `normed` is the norm of the MLP's input (None:
-    no norm is left to apply).
+    The product that reads this layer computes it from the partial sums of `sums` and `factor`. `normed` is the norm of
+    the MLP's input (None: no norm is left to apply).
     """
 
     sums: PartialSums
@@ -163,7 +162,7 @@ class Hidden:
 
 
 # A row before its norm, and the tensors (gain w, bias w) of the norm and of the weight w by which the row is multiplied
-# (`norm_fold`). None instead of these: an RMS norm, which has no bias.
+# (`norm_fold`). For an RMS norm, which has no bias, there is None instead of the tensors.
 Normed = tuple[NormedRow | StreamMoments, tuple[Tensor, Tensor] | None]
 
 
@@ -210,4 +209,5 @@ def each_row(rows: int) -> dict[str, int | float | str]:
     return {"BATCH_ROW": "int(gl_FragCoord.y)"} if rows > 1 else {}
 
 
-EACH_NEW_ROW: dict[str, int | float | str] = {"BATCH_ROW": "(int(gl_FragCoord.y) - row)"}  # in passes that write caches
+# The same define for passes that write new rows of caches, from the scalar `row` on.
+EACH_NEW_ROW: dict[str, int | float | str] = {"BATCH_ROW": "(int(gl_FragCoord.y) - row)"}

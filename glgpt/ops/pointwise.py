@@ -1,4 +1,4 @@
-"""Elementwise ops (activations, sums, interventions, dropout) and ops that move rows and layouts."""
+"""Elementwise ops (activations, sums, interventions, dropout), and ops that copy rows or change layouts."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def edit(
 
     `which` `[positions, heads]` holds the numbers of these rows; 0 leaves x unchanged. x has a row for each head of
     each position from `pos` on; with `only_row`, x has only the rows of position pos + only_row. If x is a state, it
-    has a row for each position, and y has as many of its rows, from `pos` on, as fit the layout `out`. The op is not
-    differentiable. Raises ValueError if gain or shift does not have the columns of x.
+    has a row for each position, and the op reads as many of these rows, from `pos` on, as y has in the layout `out`.
+    The op is not differentiable. Raises ValueError if gain or shift does not have the columns of x.
     """
     if gain.cols != x.cols or shift.cols != x.cols:
         raise ValueError(f"gain and shift have {gain.cols} and {shift.cols} columns, {x.name} has {x.cols}")
@@ -144,14 +144,14 @@ def plus(rec: Recorder, gradient: Tensor, so_far: Tensor | None) -> Tensor:
 
 
 def copy(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
-    """Records x in the layout `out`, which may be larger; values beyond x are zero."""
+    """Records a copy of x in the layout `out`, which may be larger; values beyond x are zero."""
     y = rec.scratch(name, out)
     rec.emit("copy", {"x": x}, {"y": y})
     return y
 
 
 def packed(rec: Recorder, x: Tensor, dtype: str, tile_rows: int | None = None) -> Tensor:
-    """Records x stored as `dtype`, in `tile_rows` row tiles (None: in the layout of a weight).
+    """Records a copy of x stored as `dtype`, in `tile_rows` row tiles (None: in the layout of a weight).
 
     Returns x itself if x is packed already, or if `dtype` is not a packed format (`Format.packed`).
     """
@@ -170,7 +170,7 @@ def packed_layout(rec: Recorder, x: Layout, dtype: str, tile_rows: int | None = 
 
 
 def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
-    """Records x transposed in the layout `out`, which may be larger; values beyond x are zero."""
+    """Records the transpose of x in the layout `out`, which may be larger; values beyond x are zero."""
     y = rec.scratch(name, out)
     rec.emit("transpose", {"x": x}, {"y": y})
     return y

@@ -1,4 +1,4 @@
-"""Heads of queries, keys and values: normalised (QK norm), rotated by position (Su et al. 2021), written to caches."""
+"""Records ops on heads: the QK norm, the rotation by position (Su et al. 2021), and writing q, k and v to caches."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Rotation:
 
 @dataclass(frozen=True)
 class HeadColumns:
-    """The heads in the columns of a product x `[T, ..]` from texel `first` on; `norm` is applied to them (None: no)."""
+    """The heads in the columns of a product x `[T, ..]` from texel `first` on, and their QK norm (None: no norm)."""
 
     x: Tensor | PartialSums
     first: int = 0
     norm: HeadNorm | None = None
-    normed: Normed | None = None  # with partial sums: the norm of the row before the product
+    normed: Normed | None = None  # if x is partial sums: the norm of the row that was multiplied
 
     @property
     def source(self) -> tuple[dict[str, Tensor], Defines]:
@@ -118,11 +118,12 @@ def rotary(
     batch: int | Rows = 1,
     copied: tuple[HeadColumns, Tensor] | None = None,
 ) -> None:
-    """Writes heads of a product to `out` `[.., heads * d]` from row `pos` on, normalised and rotated by position.
+    """Records a pass that normalises heads of a product, rotates them by position, and writes them to `out`.
 
-    Partial sums of one row are added up here as in `combine`. With `Rows` instead of a batch size, the rows are written
-    from row `row` on, and each is rotated by the position of its text. If `out` is scratch, it has the same rows as x,
-    row t * batch + sequence has position t, and the op has a gradient.
+    `out` is `[.., heads * d]`, and its rows are written from row `pos` on. If the product is partial sums, this op adds
+    them up as `combine` does. With `Rows` instead of a batch size, rows are written from row `row` on, and each is
+    rotated by the position of its text. If `out` is a scratch tensor, it has the same rows as the product, row
+    t * batch + sequence has position t, and the op has a gradient.
 
     `copied` is (other heads, another state): the same pass copies these heads to that state without rotating them, for
     example the values when it writes the keys.
@@ -162,7 +163,7 @@ def can_copy(heads: HeadColumns, other: HeadColumns) -> bool:
     """True if one pass can write `heads` and `other`.
 
     Both must be partial sums: of one product, or of two products that have the same shape and no folded norm. `other`
-    must not have a norm of heads.
+    must not have a QK norm.
     """
     if not isinstance(heads.x, PartialSums) or not isinstance(other.x, PartialSums) or other.norm:
         return False

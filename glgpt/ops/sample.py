@@ -2,10 +2,10 @@
 
 The tokens that these settings keep are those above a threshold, which is a logit and an id. The threshold is searched
 among candidates: the row is divided into blocks, and the candidates are the best tokens of each block. The tokens that
-top-p keeps are called the nucleus. For top-p without top-k, a search over the range of logits first finds a bracket
-around the end of the nucleus, and the candidates are the best tokens below the upper edge of the bracket. If the
-candidates do not reach the threshold, the result is marked as undecided, and the caller has to sample on the CPU from
-the whole row.
+top-p keeps are called the nucleus. For top-p without top-k, a search over the range of logits first finds a bracket,
+two logits between which the nucleus ends; the candidates are then the best tokens below the upper one. If a token that
+is not a candidate may be above the threshold, the result is marked as undecided, and the caller has to sample on the
+CPU from the whole row.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def sample(rec: Recorder, x: Tensor, best: Tensor, out: Tensor, nucleus: bool) -
 
 
 def mask_logits(rec: Recorder, x: Tensor, allowed: Tensor) -> Tensor:
-    """Records the logits x `[1, N]`, but with logits of forbidden tokens that are so low that these are never drawn.
+    """Records a copy of the logits x `[1, N]` in which forbidden tokens have such low logits that they are never drawn.
 
     Each number of `allowed` `[1, N / MASK_BITS]` has a bit for each of `MASK_BITS` tokens; the lowest bit is for the
     first token. At least one token must be allowed, and the scalar `top_k` must not exceed the number of allowed
@@ -85,7 +85,7 @@ def mask_logits(rec: Recorder, x: Tensor, allowed: Tensor) -> Tensor:
 def _candidates(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
     """Records the likeliest tokens of each merged block.
 
-    With `levels` of the search for the nucleus, only tokens below the upper edge of their bracket are candidates.
+    With `levels` of the search for the nucleus, only tokens below the upper edge of the bracket are candidates.
     """
     rows, cols = _blocks(x)
     first = rec.scratch("sample.first", Layout(rows, 12 * cols, (1, 3)))
@@ -105,7 +105,7 @@ def _ranked(rec: Recorder, candidates: Tensor, best: Tensor) -> Tensor:
 
 
 def _weights(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Records the weight of the tokens above each edge of the next level; a weight is the sum of a column."""
+    """Records the weights of the tokens above each edge of the next level; each weight is the sum of a column."""
     rows, cols = _blocks(x)
     parts = rec.scratch("sample.parts", Layout(rows, 16 * cols, (1, 4)))
     rec.emit("nucleus_weights", {"x": x, "best": best} | _levels(levels), {"y": parts}, _walk(x))

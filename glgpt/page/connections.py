@@ -1,6 +1,6 @@
 """Limits a server's connections: how many are open, in total and per address, and how long a request may take.
 
-uvicorn has no such limits: a client that sends half a request would hold a file descriptor indefinitely.
+uvicorn has no such limits. Without them, a client that sends half a request would hold a file descriptor indefinitely.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError:  # Windows does not have this module
 
 logger = logging.getLogger(__name__)
 Peer = tuple[str, int]  # address and port
-BACKLOG = 256  # connections that wait to be accepted
+BACKLOG = 256  # maximum number of connections that wait to be accepted
 RESERVED = 128  # file descriptors for everything except connections
 MAX_DESCRIPTORS = 1 << 16
 
@@ -153,7 +153,7 @@ class HttpProtocol(H11Protocol):
         self._stalled: asyncio.TimerHandle | None = None
 
     def handle_events(self) -> None:
-        """Handles received data; a complete request ends its deadline."""
+        """Handles received data; cancels the deadline when a request is complete."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
             self._counted.received(self.client)

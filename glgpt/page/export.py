@@ -39,7 +39,7 @@ from glgpt.tuning.kernel_selection import DeviceSettings
 
 logger = logging.getLogger(__name__)
 PACKED = ("interventions", "several", "masked")  # programs of a recording that are written gzipped
-CONTEXT = 256  # positions of the reference run: caches for the full context of a large model would take gigabytes
+CONTEXT = 256  # positions in the reference run: caches for a large model's full context would take gigabytes
 Phase = Callable[[str], None]  # called with a label when a phase begins
 
 
@@ -178,7 +178,7 @@ def _documents(
 
 
 def _finish(folder: Path, options: ExportOptions, manifest: Manifest) -> None:
-    """Adds the servers that the page may connect to; if the page is a folder, gives it an id."""
+    """Allows the page to connect to the servers of its options; if the page is a folder, gives it an id."""
     if options.train and options.reading and not options.embed:
         options.reading.allow(folder / "index.html")
     if options.split:

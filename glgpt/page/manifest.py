@@ -96,7 +96,8 @@ def page_config(config: ModelConfig) -> Config:
 def identify(folder: Path, manifest: Manifest) -> None:
     """Writes the same id to index.html and manifest.json.
 
-    If another export replaces the folder of an open page, the page finds another id in manifest.json than its own.
+    An open page thus detects that another export has replaced its folder: manifest.json then has another id than the
+    page.
     """
     page = folder / "index.html"
     text = page.read_text(encoding="utf-8")

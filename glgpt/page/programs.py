@@ -37,7 +37,7 @@ MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's minimum, for programs that a
 MAX_CAPTURE_BYTES = 128 << 20  # maximum bytes of scratch textures (intermediate results) of a capture entry
 SEVERAL = 4  # number of continuations of a prompt that a page generates at once
 EDIT = "edit."  # prefix of the states of `PageEdits`
-MIN_OWN_ROWS = 256  # cache rows of each continuation in addition to those of a full context, if textures allow it
+MIN_OWN_ROWS = 256  # cache rows of each continuation, in addition to those of a full context; textures may hold fewer
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,27 @@ class Recording:
 
     @property
     def rows(self) -> Literal["strided", "contiguous"]:
-        """The columns that a fragment takes in one-row products: a key of `tuning.kernel_selection.COLUMNS`."""
+        """Returns which columns a fragment takes in one-row products: a key of `tuning.kernel_selection.COLUMNS`."""
         return "contiguous" if self.kernel.contiguous else "strided"
 
     @property
     def name(self) -> str:
-        """The part of the file names that identifies the recording."""
+        """Returns the part of the file names that identifies the recording."""
         return self.kernel.label
 
     @property
     def plain(self) -> Recording:
-        """The recording without blending; this one has the same probes, captures and program of several texts."""
+        """Returns the recording without blending; both have the same probes, captures and program of several texts."""
         return replace(self, kernel=self.kernel.unblended)
 
     @property
     def unpaired(self) -> Recording:
-        """The recording without pairs; this one has the same program with interventions."""
+        """Returns the recording without pairs; both have the same program with interventions."""
         return replace(self, kernel=replace(self.kernel, pairs=False))
 
     @property
     def limits(self) -> Limits:
-        """The limits that a device must support."""
+        """Returns the limits that a device must support."""
         return Limits(max_draw_buffers=self.draw_buffers)
 
 
@@ -82,7 +82,8 @@ def page_recordings(dtype: WeightFormats) -> list[Recording]:
     """Returns the recordings among which a page chooses by measuring.
 
     In the first recording, weights have no panels (strips of contiguous columns), as in the shards. A packed format of
-    weights determines the tiles, so there is only one kernel for each number of draw buffers.
+    a product's inputs determines the kernel's tiles; then there is only one kernel for each kind of columns (`rows`)
+    and each number of draw buffers.
     """
     found = []
     for kernel in KERNELS.values():
@@ -245,7 +246,7 @@ def main_format(config: ModelConfig, formats: WeightFormats) -> str:
 
 
 def cache_format(config: ModelConfig, formats: WeightFormats, asked: str = "auto") -> str:
-    """Returns the format of a page's caches: `asked`, or for "auto" f16 if most weights are quantized, else f32."""
+    """Returns the format of a page's caches: `asked`, or for "auto" f16 if most weights are quantised, else f32."""
     if asked != "auto":
         return asked
     main = main_format(config, formats)
@@ -253,7 +254,7 @@ def cache_format(config: ModelConfig, formats: WeightFormats, asked: str = "auto
 
 
 def _probed_format(name: str) -> str:
-    """Returns the format for the probes: `name` if it is in `FORMATS`, else the one there with as many bits per level.
+    """Returns the format for the probes: `name`, or the format in `FORMATS` with the same number of bits per level.
 
     A level is the integer that stands for a quantised weight.
     """

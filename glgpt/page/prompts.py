@@ -28,7 +28,7 @@ QUESTIONS = (  # for an instruct model
     "Give me tips for sleeping well.",
 )
 TEXT_SAMPLING: PageSampling = {"temperature": 0.8, "top_p": 0.9}  # with top-p 1, more words would be misspelt
-SEED, TOKENS = 1, 120  # seed and length of the text that a page opens with: the page's defaults
+SEED, TOKENS = 1, 120  # default seed and length in tokens of the text that a page opens with
 MAX_TITLE_CHARACTERS = 32  # maximum characters of a button's caption
 
 
@@ -54,7 +54,7 @@ class Head(_Record):
 
 
 class Opening(_Record):
-    """The text that a page opens with: a continuation of its first prompt, chosen by hand."""
+    """Identifies the text that a page opens with: a continuation of its first prompt, whose seed was chosen by hand."""
 
     seed: int = Field(ge=0)
     tokens: int = Field(ge=1)
@@ -89,8 +89,8 @@ class Prompts:
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
         """Returns the `given` prompts, else those of the folder's `page.json`, else neutral ones.
 
-        Skips prompts of `page.json` and neutral ones that do not fit the model. Raises GlgptError for a given prompt
-        that does not fit, and FileError for a damaged file.
+        Skips prompts of `page.json` and neutral prompts if they do not fit the model. Raises GlgptError for a given
+        prompt that does not fit, and FileError for a damaged file.
         """
         page, tokenizer = _model_page(folder), load_tokenizer(folder, config.vocab_size)
         chat = load_chat(folder, tokenizer) if tokenizer else None
@@ -121,7 +121,7 @@ class Prompts:
     def continuation(self) -> Opening:
         """Returns the seed and the length of the text that continues the first prompt.
 
-        They are those of `page.json` if the prompt is the first one there, else the page's defaults.
+        They are those of `page.json` if the first prompt is also the first one of `page.json`, else the defaults.
         """
         chosen = self.page.opening if self.prompts and self.prompts[0] in self.page.prompts[:1] else None
         return chosen or Opening(seed=SEED, tokens=TOKENS)

@@ -22,7 +22,7 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 ALTERNATIVES = 8  # likely tokens stored for each generated token
 ATTENTION_TOKENS = 48  # tokens whose attention is stored
-WEIGHT_EXPONENT = 0.4  # a byte of attention is 255 * weight^0.4: the opacity with which the page draws a weight
+WEIGHT_EXPONENT = 0.4  # an attention weight is stored as the byte 255 * weight^0.4, its opacity in the page
 CELL = (24, 8)  # width and height of a cell in a recorded picture, in texels
 ASPECT = 5.0  # approximate aspect ratio of a cell on the page
 BLOCKS_AT_ONCE = 12  # blocks whose activations are in memory at once
@@ -33,7 +33,7 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
     """Returns the content of recorded.json; None if the page has no prompt.
 
     It holds the opening prompt, its continuation with alternatives, attention over the first tokens, and pictures of
-    the machine (the page's picture of the whole model).
+    the machine (the page's drawing of the whole model).
     """
     given, tokenizer = prompts.opening(), prompts.tokenizer
     if given is None or tokenizer is None:
@@ -71,7 +71,7 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
 
 
 def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """Returns the text that each token adds; a character appears with the last of its bytes."""
+    """Returns the text that each token adds; a character of several tokens is in the text of the last one."""
     stream = StreamDecoder(tokenizer)
     return [stream.push(id_) for id_ in ids]
 
@@ -141,7 +141,7 @@ def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logit
 def _bytes(values: Floats, wide: int, high: int) -> NDArray[np.uint8]:
     """Resizes a matrix to `high` x `wide` by nearest neighbour.
 
-    Returns bytes: 127 for zero; 0 and 254 for the largest negative and positive values that the colours distinguish.
+    Returns bytes: 127 for zero, and 0 and 254 for the limits of the colour scale. Larger values are clipped.
     """
     values = folded(values, ASPECT * CELL[1] / high)
     rows, columns = (np.arange(n) * size // n for n, size in ((high, len(values)), (wide, values.shape[1])))

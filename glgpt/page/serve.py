@@ -73,7 +73,7 @@ MAX_HASHED_PAGE_BYTES = 256 << 20  # bytes; the inline scripts of larger pages a
 
 
 class Files(StaticFiles):
-    """Serves the files of a folder, with the same types on every system.
+    """Serves the files of a folder, with the same media types on every system.
 
     Refuses listings of folders, and symbolic links that lead out of the folder.
     """
@@ -82,7 +82,7 @@ class Files(StaticFiles):
         """Returns the file, or 404 if there is none or the name is invalid."""
         try:
             return await super().get_response(path, scope)
-        except (OSError, ValueError):  # a zero byte, a name too long, a file that may not be read
+        except (OSError, ValueError):  # such as a name with a zero byte, or a file without permission to read
             raise HTTPException(404) from None
 
     policy = True  # send pages with `page_policy`; if False, only with `FRAMES`
@@ -106,9 +106,9 @@ class Files(StaticFiles):
 def page_policy(path: str, _changed: int, size: int) -> str:
     """Returns the policy of an HTML file: strict, with the hashes of the file's inline scripts and styles.
 
-    Style attributes have no hashes, so if the page has any, the policy allows all of them. If the page has a policy in
-    a meta element, only `FRAMES` is returned, which such an element cannot hold. `_changed` is the time of the file's
-    last change; it only makes the cache distinguish versions of the file.
+    Style attributes have no hashes; if the page has such attributes, the policy allows all of them. If the page has a
+    policy in a meta element, only `FRAMES` is returned, which such an element cannot hold. `_changed` is the time of
+    the file's last change; it only makes the cache distinguish versions of the file.
     """
     data = Path(path).read_bytes() if size <= MAX_HASHED_PAGE_BYTES else b""
     if META_POLICY.search(data, 0, 1 << 16):
@@ -169,8 +169,8 @@ class Compression:
 class Names:
     """Middleware that accepts only requests to IP addresses, `localhost`, names of this machine and names in `more`.
 
-    Otherwise another site could let its name resolve to this machine's address and read the served files (DNS
-    rebinding). IP addresses are not resolved, so they are safe.
+    Otherwise the page of another site could make the site's name resolve to this machine's address, and then read the
+    served files (DNS rebinding). IP addresses are not resolved, so they are safe.
     """
 
     def __init__(self, app: Any, more: Collection[str] = ()) -> None:

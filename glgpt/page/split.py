@@ -73,5 +73,5 @@ class SplitPage:
         return described(config, self.part(config)) + (described(config, Part.head_of(config)) if self.head else [])
 
     def allow(self, index: Path) -> None:
-        """Changes the page's Content-Security-Policy so that the page may connect only to the server."""
+        """Changes the page's Content-Security-Policy so that the page may connect to its origin and to the server."""
         allow_connections(index, [self.server.rstrip("/")])

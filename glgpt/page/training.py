@@ -40,7 +40,7 @@ SCHEMA: Final = 6  # version of training.json
 OFFERED = ("nano", "tiny")  # the default presets
 TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # each vocabulary size needs separate programs: shapes are static
 LOOK = 64  # number of tokens whose attention is shown
-VIEWED = ("generate", "capture", "interventions")  # keys as in `RecordingFiles` of the manifest
+VIEWED = ("generate", "capture", "interventions")  # programs for the page's other tabs: keys of `RecordingFiles`
 MAX_DEFAULT_STEPS = 1000  # maximum number of preset steps, so that a run takes minutes; a visitor can set more
 
 
@@ -102,7 +102,7 @@ def _tokenizers(preset: str | Size) -> tuple[str, ...]:
 def training_kernels() -> list[tuple[Kernel, int]]:
     """Returns the kernels that a page may choose, each with the number of draw buffers that it needs.
 
-    Their one-row products take contiguous columns, for sampling.
+    In one-row products, which sampling needs, a fragment of these kernels takes contiguous columns.
     """
     strided = [r for r in page_recordings("f32") if r.rows == "strided" and not r.kernel.blends]
     return [(replace(r.kernel, contiguous=COLUMNS["contiguous"]), r.draw_buffers) for r in strided]
@@ -195,8 +195,8 @@ def _transposed(parameter: Parameter) -> bool:
 def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Program]:
     """Returns the programs with which the page's other tabs show a model in training, by the names of `VIEWED`.
 
-    Their one-row products take strided columns. Their weights therefore have the same layouts as a training program's
-    parameters, so a player can use the training program's textures directly.
+    In their one-row products, a fragment takes strided columns; weights are then without panels (strips of contiguous
+    columns), as in a training program. Therefore a player can use the training program's textures directly.
     """
     plain = replace(recording, kernel=replace(recording.kernel, contiguous=0))
     return {

@@ -128,7 +128,10 @@ def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, 
 
 @styled
 def norms(rows: np.ndarray, names: Sequence[str], labels: Sequence[str], subtitle: str, path: Path) -> None:
-    """Draws norms of the residual stream, `rows` [places, T]: each row is a place in the model, each column a token."""
+    """Draws norms of the residual stream, `rows` [places, T]: each column is a token.
+
+    Each row is a place in the model: the first is after the embedding, and each further one after a block.
+    """
     n, rows = rows.shape[1], np.ma.masked_invalid(rows)
     known = rows.compressed() if rows.count() else np.ones(1)
     width, height = cells(n, 0.19, 4, 13), cells(len(names), 0.24, 1.2, 24)
@@ -160,8 +163,8 @@ def top_predictions(
 ) -> None:
     """Draws the likeliest next tokens: each row is a position, each column a rank.
 
-    `probabilities` [T, k] are the colours, and `words` [T, k] the labels, of the tokens. `right` [T, k] is True for the
-    token that came next in the text.
+    In each cell, the colour shows the token's probability (`probabilities` [T, k]), and the text is its label (`words`
+    [T, k]). `right` [T, k] is True for the token that came next in the text.
     """
     n, k = probabilities.shape
     mono = families("DejaVu Sans Mono")

@@ -49,12 +49,12 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def thinned(n: int, inches: float, each: float = 0.135) -> np.ndarray:
-    """Returns evenly spaced indices below `n`, as many as labels of `each` inches fit into `inches`."""
+    """Returns evenly spaced indices below `n`, at most as many as labels of `each` inches fit into `inches`."""
     return np.arange(0, n, max(1, int(np.ceil(n * each / inches))))
 
 
 def label_axis(axis: Any, labels: Sequence[str], inches: float, **style: Any) -> None:
-    """Draws token labels along an axis of `inches`; if not all fit, omits some and adds the position to the others."""
+    """Draws token labels along an axis of `inches`. If not all fit, omits some and adds positions to the others."""
     shown = thinned(len(labels), inches)
     texts = [drawable(labels[i] if len(shown) == len(labels) else f"{labels[i]} {i}") for i in shown]
     axis.set_ticks(shown, texts, family=families("DejaVu Sans Mono"), fontsize=7.5, **style)

@@ -42,7 +42,11 @@ def strip_picture(
     cells: Sequence[Sequence[np.ndarray]],
     word: Word,
 ) -> None:
-    """Writes a PNG of 1200 x 630 pixels; `cells[i]` has a matrix per line, or one for the whole column."""
+    """Writes a PNG of 1200 x 630 pixels with a grid of matrices.
+
+    `columns` and `lines` are the grid's labels. `cells[i]` holds the matrices of column i: one for each line, or one
+    for the whole column.
+    """
     figure, axes = figure_of(WIDTH / DPI, HEIGHT / DPI)
     axes.remove()
     figure.text(0.045, 0.885, "glgpt", color=ACCENT, size=30, weight="bold", va="center")

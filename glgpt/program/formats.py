@@ -12,7 +12,7 @@ feeds an accumulator for each of these tiles. A new format needs:
 
 Quantised formats have a `Coding` (`quantised`). In a texture, each group of `group` rows of a tile is preceded by
 `scale_rows` rows of texels with the scales, and possibly minima, of the group. Only weights are stored in quantised
-formats. The formats in `STORED` are for weights that a file holds in the same form.
+formats. The formats in `STORED` are for weights that a file already holds as such levels and scales.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Format:
     texels `[..., 4]`, and `unpack` converts texels back; the values are four of the first column tile, then four of the
     next one. `spacing` is the distance from 1 to the next larger number; the relative rounding error of a normal number
     is at most half of it. `largest` is the largest finite number. `roundings` is the tolerated relative error as a
-    multiple of `spacing`, before it is scaled with the depth of a model (`program.tolerance`); it is larger for f32,
-    whose long sums are rounded as well.
+    multiple of `spacing`, before it is scaled with the depth of a model (`program.tolerance`). It is larger for f32, in
+    which every term of a long sum adds a rounding.
 
     For a quantised format, `pack` and `unpack` convert the levels of its `coding`, and `spacing` is relative to the
-    greatest number of a group. Products with such weights store their other inputs and their outputs in the format
+    greatest number of a group. A product with such a weight has its other input and its output stored in the format
     `activations`. The weights that lose most with few bits, such as the embedding and the head, are stored as `outer`
     ("": like other weights), and the table of position embeddings is stored as `positions`.
     """

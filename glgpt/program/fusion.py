@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from glgpt.program.spec import Limits
 
-SMALL = 1 << 17  # texels: larger passes are not fused, and larger tensors are not kept alive longer for fusion
+SMALL = 1 << 17  # texels: larger passes are not fused, and fusion does not keep larger tensors alive longer
 # An entry with fused passes may use more scratch memory than without fusion: this fraction more, or this many texels
 # more if that is greater.
 ROOM = 0.2
@@ -37,8 +37,8 @@ class Movable:
     """A pass as input of the scheduler: its shader, and the tensors that it reads and writes, with their shapes.
 
     `samplers` and `targets` are the numbers of texture units and draw buffers that the pass needs. The shape of a
-    tensor that outlives the entry has no texels, since moving the pass does not change how long that tensor needs
-    memory. A `fixed` pass is not fused.
+    tensor that outlives the entry is given as 0 x 0 texels, since moving the pass does not change how long that tensor
+    needs memory. A `fixed` pass is not fused.
     """
 
     shader: str
@@ -56,7 +56,7 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
     shader, and none reads or writes what another member writes. When two groups are merged, the earlier one moves to
     the position of the later one if no pass between them conflicts with it; otherwise the later one moves to the
     position of the earlier one. A move keeps some tensors alive longer; each of these tensors has at most `SMALL`
-    texels, or fewer if scratch memory would otherwise exceed what `ROOM` and `MIN_ROOM` allow.
+    texels. This limit is halved until scratch memory grows by no more than `ROOM` and `MIN_ROOM` allow.
     """
     alone = [[i] for i in range(len(passes))]
     taken, small = scratch_texels(passes, alone), SMALL
@@ -76,7 +76,7 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
 def scratch_texels(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> int:
     """Returns the total texels of scratch textures, if a texture is reused for a later tensor of the same shape.
 
-    `groups` are the passes that run as one, in order.
+    `groups` lists the numbers of the passes that run as one pass, in the order to run the groups.
     """
     used = [
         [(t, s) for i in group for held in (passes[i].reads, passes[i].writes) for t, s in held.items()]
@@ -161,7 +161,7 @@ def _merge(groups: list[_Group], earlier: _Group, small: int) -> bool:
 
 
 def sampler_of(name: str, copy: int) -> str:
-    """Returns the name of a sampler in a copy of a shader."""
+    """Returns the name of a sampler in the copy with number `copy` of a shader."""
     return f"{name}_{copy}" if copy else name
 
 
@@ -210,4 +210,4 @@ def _copy(text: str, k: int, first: int) -> str:
     names = {*_GLOBAL.findall(text), *_INTERFACE.findall(text)}
     renamed = {name: sampler_of(name, k) if name.startswith("u_") else f"{name}_{k}" for name in names}
     pattern = r"//.*|\b(" + "|".join(map(re.escape, sorted(renamed))) + r")\b"
-    return re.sub(pattern, lambda m: renamed[m[1]] if m[1] else m[0], text)  # comments keep their words
+    return re.sub(pattern, lambda m: renamed[m[1]] if m[1] else m[0], text)  # not in comments

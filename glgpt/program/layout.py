@@ -1,12 +1,12 @@
 """The layout of a matrix in a texture, and packing to and from numpy.
 
-The matrix is split into a grid of equal tiles, `tiles = (tr, tc)` of them; the rows and columns of a tile are
-contiguous in the matrix. Texel `(r, c4)` of a tile holds columns `4*c4 .. 4*c4+3` of the tile's row r. If the storage
-format packs more than four values into a texel (`formats`), a group of neighbouring column tiles shares texels. Each
-group of column tiles is a layer of the texture.
+The matrix is split into a grid of equal tiles: `tiles = (tr, tc)` are the numbers of row tiles and of column tiles. The
+rows and columns of a tile are contiguous in the matrix. Texel `(r, c4)` of a tile holds columns `4*c4 .. 4*c4+3` of the
+tile's row r. If the storage format packs more than four values into a texel (`formats`), a group of neighbouring column
+tiles shares texels. Each group of column tiles is a layer of the texture.
 
-Each group may instead be split into panels, which are strips `panel` texels wide. A layer then holds `stack` panels,
-one below the other. The rows of a panel are contiguous in memory. Texels beyond the matrix are zero.
+Each group of column tiles may instead be split into panels, which are strips `panel` texels wide. A layer then holds
+`stack` panels, one below the other. The rows of a panel are contiguous in memory. Texels beyond the matrix are zero.
 
 In a quantised format, the rows of a tile form groups that share scales. The scales are in rows of texels above the
 group of rows, in the same columns of texels. A tile is then `stored_height` rows high, and row r of the tile is at
@@ -140,7 +140,10 @@ class Layout:
         return bands[0] if len(bands) == 1 else np.concatenate(bands)
 
     def bands(self, matrix: Matrix) -> Iterator[Band]:
-        """Yields all texels of `matrix` in bands: rows of one layer, up to `BAND_BYTES`, packed when they are read."""
+        """Yields all texels of `matrix` in bands, each of which is packed when the caller takes it.
+
+        A band has rows of one layer, up to `BAND_BYTES`.
+        """
         rows = max(1, BAND_BYTES // (self.texture_width * 16))
         for layer in range(self.layers):
             for y in range(0, self.texture_height, rows):
@@ -205,7 +208,10 @@ class Layout:
     def _tiles(
         self, matrix: NDArray[Any] | Blocks, strip: tuple[int, int, int], top: int, rows: int
     ) -> list[NDArray[Any]]:
-        """Returns these rows for each column tile of the strip: `[rows, texture_width, 4]` each, views if possible."""
+        """Returns `rows` matrix rows from `top` on for each column tile of a strip, as views if possible.
+
+        Each array is `[rows, texture_width, 4]`.
+        """
         (_, group, panel), shared = strip, self.format.column_tiles_per_texel
         return [self._block(matrix, top, rows, group * shared + t, panel) for t in range(shared)]
 
@@ -249,9 +255,9 @@ class Layout:
     def segments(self, weight: Layout) -> Iterator[tuple[int, int, list[tuple[int, int]], int]]:
         """Yields the segments of the inner dimension of a product: this layout times `weight` `[cols, n]`.
 
-        A segment is a range of texels of a row of the left factor. It is (layer within a row tile, first texel in the
-        layer, starts, number of texels). `starts` has a pair for each column tile that shares these texels: (row tile
-        of `weight`, first row in it). A segment does not cross the edge of a tile of either factor.
+        A segment is a range of texels of a row of the left factor: (layer within a row tile, first texel in the layer,
+        starts, number of texels). For each column tile that shares these texels, `starts` has the place in `weight` at
+        which the matching rows begin: (row tile, row in it). No segment crosses the edge of a tile of either factor.
         """
         end, shared = -(-self.cols // 4), self.format.column_tiles_per_texel
         for layer in range(self.across):

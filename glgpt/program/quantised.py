@@ -5,8 +5,9 @@ axis, which is the axis of rows in a weight's texture. `Blocks` holds the number
 them to the same float32 values. The last group of a matrix, or of a tile, may have fewer rows; its scale is computed
 from these rows only.
 
-Each component of a texel holds one column of every column tile that shares the texel, with the first tile in the lowest
-bits. Numbers are rounded as numpy rounds float32, to nearest even, so that a checkpoint always gives the same texels.
+Each of the four components of a texel holds one level of every column tile that shares the texel, with the first tile
+in the lowest bits. Numbers are rounded as numpy rounds float32, to nearest even, so that a checkpoint always gives the
+same texels.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ Texels = NDArray[np.float32 | np.uint32]
 Parts = tuple[Floats, Floats, Floats | None]  # levels, scales, minima
 
 MIN_NORMAL = np.float32(2.0**-126)  # the smallest float32 that is stored; devices may flush smaller ones to zero
-CHUNK = 1 << 16  # values that are quantised together, so that intermediate arrays stay in a processor's cache
-# In a search for scale and minimum, each candidate divides the range into this many more levels (negative: fewer).
+CHUNK = 1 << 16  # number of values to quantise at a time, so that arrays stay in a processor's cache
+# In the search for a group's scale and minimum, each candidate divides the group's range of values into steps. Their
+# number is the highest level plus one of these numbers.
 SPREADS = (0.0, -1.0, -0.5, 0.5, 1.0)
 
 
@@ -156,7 +158,7 @@ class Coding:
         """Quantises values `[groups, rows, n]` with scales and minima that approximately minimise the squared error.
 
         The best of a few candidates is taken. The first one divides the range evenly. Each of the others rounds the
-        weights to levels with a slightly larger or smaller step (`SPREADS`), fits a line through the points (level,
+        weights to levels with the same or a slightly different step (`SPREADS`), fits a line through the points (level,
         weight) by least squares, and takes the slope of the line as the scale and its offset as the minimum.
         """
         high, rows = np.float32(self.range[1]), np.float32(x.shape[1])
@@ -179,7 +181,7 @@ class Coding:
         return np.nan_to_num(levels, copy=False, nan=0.0)
 
     def _decoded_error(self, x: Floats, scale: Floats, minimum: Floats) -> tuple[Floats, Floats, Floats]:
-        """Returns (squared error, scale, minimum): scale and minimum as they are stored, and the error with these."""
+        """Returns (squared error, scale, minimum): scale and minimum rounded for storage, and the error with these."""
         scale, minimum = self.rounded(scale), self.rounded(minimum)
         error = self._nearest(x, scale, minimum) * scale[:, None]
         error += minimum[:, None]

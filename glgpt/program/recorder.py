@@ -1,8 +1,8 @@
 """Records programs: ops append passes on symbolic tensors; `Recorder.program` assigns textures to scratch tensors.
 
 A program has entries, parts that can be called separately. Inside `with recorder.entry(name)`, ops emit the passes of
-that entry in order. A scratch tensor is written once, and its texture is reused after the last pass that reads it. The
-memory that a program needs is therefore fixed before anything runs.
+that entry in order. A scratch tensor is written once, and its texture is reused after the last pass that reads it.
+Since the recorder assigns all textures, the memory that a program needs is known before anything runs.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Recorder:
         return tensor
 
     def store(self, tensor: Tensor, name: str) -> Tensor:
-        """Turns a scratch tensor of this entry into the state `name`, which outlives the call; returns the state."""
+        """Turns a scratch tensor of this entry into the state `name`, which outlives a call; returns the state."""
         self._stored[tensor] = self.fixed(name, tensor.layout, "state")
         return self._stored[tensor]
 
@@ -168,7 +168,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def taping(self) -> Iterator[Tape]:
-        """Yields a new tape and records the ops inside on it."""
+        """Yields a new tape, and records the ops inside the `with` block on it."""
         outer, self.tape = self.tape, Tape()
         yield self.tape
         self.tape = outer
@@ -193,9 +193,9 @@ class Recorder:
         return y
 
     def not_kept(self, x: Tensor, function: Callable[[], Tensor]) -> None:
-        """Marks x for recomputation: instead of keeping x, the backward pass records `function`, which returns x again.
+        """Marks x for recomputation: x is not stored for the backward pass, which computes it again by `function`.
 
-        It does so where it calls `again`.
+        `function` records the ops that compute x and returns the new tensor. The method `again` calls it.
         """
         self._again[x] = function
 
@@ -223,9 +223,10 @@ class Recorder:
         """Appends a pass with the shader `<shader>.frag`, or several if a pass cannot write all layers of the outputs.
 
         The keys of `inputs` and `outputs` name the samplers and the STORE macros. Each pass writes a range of column
-        tiles of the outputs, and a range of row tiles if one column tile has too many of them. `columns` is the maximum
-        number of column tiles in a pass (None: no limit). `cost` is the total cost of the passes; each gets a share in
-        proportion to its number of tiles. `window` is the part of the outputs that a pass writes (None: everything).
+        tiles of the outputs. If a column tile has more row tiles than a pass can write, each pass also has only a range
+        of row tiles. `columns` is the maximum number of column tiles in a pass (None: no limit). `cost` is the total
+        cost of the passes; each gets a share in proportion to its number of tiles. `window` is the part of the outputs
+        that a pass writes (None: everything).
         """
         cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
@@ -293,8 +294,8 @@ class Recorder:
     def together(self) -> Iterator[None]:
         """Combines the passes that are emitted inside the `with` block into one pass.
 
-        It does so only if they draw the same pixels and together fit the limits of a pass. None of the passes may read
-        what another of them writes.
+        The passes are combined only if they draw the same pixels and together fit the limits of a pass. None of the
+        passes may read what another of them writes.
         """
         drafts = self._drafts[self._current]
         first = len(drafts)

@@ -17,20 +17,21 @@ It also gets these macros and functions:
 - `X_PLACE(c4)` returns the place of the texel with columns 4 c4 .. 4 c4 + 3;
 - `x_at(row, c4)` returns these columns of a row as a vec4;
 - `x_one(row, c)` returns one column of a row; quantised formats do not have this function;
-- `X_Y(row)` returns which row of texels, counted from the first row of the place, holds a row of a tile.
+- `X_Y(row)` returns which row of texels, counted from the first row of the place, holds the given row of a tile.
 
 For a quantised format, `X_DECODE` returns levels, and `x_at` returns weights. The shader also gets
 
 - `X_GROUP`, the number of rows that share a scale, and `X_MINIMUM`, which is defined if the format has minima;
 - `x_scaling(row tile, row, place, tile)`, which returns the scales and minima of four columns;
 - `X_WEIGHTS(levels, scaling)`, which turns levels into weights;
-- `X_PLUS_SCALED(sum, levels, scaling, n)`, where `levels` is a sum of levels times factors and n is the sum of the
-  factors: adds the sum of weights times the same factors to `sum`;
+- `X_PLUS_SCALED(sum, levels, scaling, n)`, which returns `sum` plus a sum of weights times factors: `levels` is the sum
+  of the weights' levels times the same factors, and n is the sum of the factors;
 - `X_PLACED(t, tile)` and `X_UNIT(tile)`, whose product is also the levels: X_PLACED takes fewer operations than
   X_DECODE, and X_UNIT is a power of two.
 
-An output `y` gets the same numbers; `Y_TILES(F)`, which repeats F(n, i, j) for each of the `Y_N` tiles (i, j) that the
-pass writes; and `STORE_Y(v)`, which stores an array v of Y_N vec4. `Y_ROWTILES(F)` repeats F(n, i) for the `Y_NR` row
+An output `y` gets the same numbers, except `Y_SHARED` and `Y_TEXELS`. It also gets `Y_TILES(F)`, which repeats
+F(n, i, j) for each of the `Y_N` tiles (i, j) that the pass writes, and `STORE_Y(v)`, which stores an array v of Y_N
+vec4, one for each of these tiles. `Y_ROWTILES(F)` repeats F(n, i) for the `Y_NR` row
 tiles from `Y_I` on, and `Y_COLTILES(F)` repeats F(n, j) for the `Y_NC` column tiles from `Y_J` on.
 """
 
@@ -128,8 +129,8 @@ def _rows(name: str, layout: Layout) -> list[str]:
         *([f"#define {upper}_MINIMUM 1"] if coding.minimum else []),
         f"#define {upper}_WEIGHTS(levels, s) ((levels) * (s).scale{' + (s).minimum' if coding.minimum else ''})",
         *_levels_in_place(upper, coding),
-        # Each product is added to a sum. Drivers that contract a product and a sum into one operation then contract the
-        # same pairs.
+        # Each product is added directly to a sum. All drivers that contract a product and a sum into one operation then
+        # contract the same pairs.
         f"#define {upper}_PLUS_SCALED(sum, levels, s, n) "
         f"((sum) + (levels) * (s).scale{' + (n) * (s).minimum' if coding.minimum else ''})",
         f"Scaling {name}_scaling(int tile_row, int row, ivec3 p, int tile) {{ {read} }}",
@@ -140,7 +141,7 @@ def _levels_in_place(upper: str, coding: Coding) -> list[str]:
     """Returns GLSL for levels times a power of two: the bits of a level stay in place, which saves a shift."""
     if not coding.minimum:
         return [f"#define {upper}_PLACED(t, tile) {upper}_DECODE(t, tile)", f"#define {upper}_UNIT(tile) 1.0"]
-    bits, top = coding.bits, coding.tiles - 1  # in place, the top bits would be negative: they are shifted
+    bits, top = coding.bits, coding.tiles - 1  # a level in the top bits could be negative: it is shifted
     placed = f"(tile) == {top} ? (t) >> {32 - bits} : (t) & ({2**bits - 1}u << uint({bits} * (tile)))"
     return [
         f"#define {upper}_PLACED(t, tile) vec4(ivec4({placed}))",

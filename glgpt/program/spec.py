@@ -49,13 +49,13 @@ class Texture:
 
 @dataclass(frozen=True)
 class Pass:
-    """One draw of one triangle.
+    """One draw call, which draws one triangle unless there are `slices`.
 
     `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are pairs (texture, layer), in
     the order of the colour attachments. `viewport` is (width, height) in texels. It begins at row 0, or at the row in
-    the runtime scalar that `row` names. Columns of the viewport before `first_column` are not drawn, and no pass reads
-    them unless an earlier pass drew them: several passes may draw parts of the same outputs, from left to right, and
-    each begins at the column at which the previous one ended. With `keys`, a column holds four keys of attention, and
+    the runtime scalar that `row` names. Columns of the viewport before `first_column` are not drawn. Several passes may
+    draw parts of the same outputs, from left to right; each begins at the column at which the previous one ended, and
+    no pass reads columns that are not drawn yet. With `keys`, a column holds four keys of attention, and
     only the columns of the positions before `pos` + `keys` are drawn and read. The cost of the pass is `flops`
     (multiplications and additions) and `nbytes` (bytes of weights read).
 
@@ -137,7 +137,7 @@ class Program:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def nbytes(self, roles: Iterable[str] = ROLES) -> int:
-        """Returns the memory in bytes of the textures that have one of the given roles."""
+        """Returns the number of bytes of the textures that have one of the given roles."""
         wanted = set(roles)
         return sum(t.nbytes for t in self.textures.values() if t.role in wanted)
 
@@ -205,7 +205,7 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
 
 
 class _Drawn:
-    """Which layers of textures are written so far in an entry, and at which columns layers drawn in part end."""
+    """Tracks which layers of textures an entry has written so far, and at which column a partly drawn layer ends."""
 
     def __init__(self, entry: Entry, textures: Mapping[str, Texture]) -> None:
         self._entry, self._textures = entry, textures

@@ -3,8 +3,9 @@
 Errors are relative to the root mean square (RMS) of a token's values in a tensor: activations grow with depth, but
 relative errors hardly do. A rounding is the spacing of a format's numbers, relative to their size. Measured on
 SmolLM2-135M (30 blocks), correct variants (sums in another order, other fused passes, another rounding to f16) change
-results by up to 8 roundings of f16; with 6 blocks, by up to 3. Faults (a weight with a row of zeros, a head with the
-wrong rotation, swapped heads, a skipped block) change the affected tokens by 20 to 10,000 roundings.
+results by up to 8 roundings of f16; in a model of 6 blocks, by up to 3. Faults (a weight with a row of zeros, a head
+with the wrong rotation, swapped heads, a skipped block) change the values of the affected tokens by 20 to 10,000
+roundings.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from glgpt.program.formats import AS_STORED, FORMATS
 # A single value may be off by this multiple of the tolerance, relative to the RMS plus the magnitude of the value.
 SINGLE = 8.0
 FLOOR = 2.0**-14  # the RMS is sqrt(mean square + FLOOR^2): relative errors mean nothing below the smallest normal f16
-OWN = 4  # the roundings of a tensor itself count as much as those of this many blocks
+OWN = 4  # rounding the measured tensor itself counts as much as this many blocks do
 KL_LIMIT = 0.05  # nats per token: within this limit, generated text is hard to distinguish from the reference's text
 
 
@@ -70,9 +71,9 @@ class Tolerance:
     def of(cls, dtype: str, blocks: int, same_weights: bool = False, **others: Any) -> Tolerance:
         """Returns the tolerance for a model with this many blocks whose weights are stored as `dtype`.
 
-        With `AS_STORED`, the weights are equal to the reference's, and the inputs of products are f16. `same_weights`:
-        the weights of the reference are rounded to the format too. The rounding errors of the blocks add up in squares,
-        so the tolerance grows with the square root of the number of blocks.
+        With `AS_STORED`, the weights are equal to the reference's, and the inputs of products are f16. If
+        `same_weights`, the weights of the reference are rounded to the format too. The squares of the blocks' rounding
+        errors add up, so the tolerance grows with the square root of the number of blocks.
         """
         fmt = FORMATS["f16" if dtype == AS_STORED else dtype]
         lossy = fmt.quantised and not same_weights
@@ -129,7 +130,7 @@ def kl_divergence(reference: NDArray[Any], ours: NDArray[Any]) -> NDArray[np.flo
     q -= np.log(np.exp(q).sum(axis=1, keepdims=True))
     weights = np.exp(p)
     with np.errstate(invalid="ignore"):
-        each = np.where(weights > 0, weights * (p - q), 0.0)  # q may be -inf wherever p is
+        each = np.where(weights > 0, weights * (p - q), 0.0)  # if p and q are -inf, p - q is NaN
     result: NDArray[np.float64] = np.maximum(each.sum(axis=1), 0.0)
     return result
 

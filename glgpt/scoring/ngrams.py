@@ -27,7 +27,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class _Followers:
-    """Counts how often each token followed each context: sorted `keys`, context * vocab + token, and their `counts`."""
+    """Counts how often each token followed each context.
+
+    `keys` has the sorted numbers context * vocab + token, and `counts` has how often each of them occurred.
+    """
 
     vocab: int
     keys: Keys
@@ -42,7 +45,10 @@ class _Followers:
         np.add.at(self.counts, where, both)
 
     def mixed(self, context: int, shorter: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the distribution `[vocab]` after a context; `shorter` is that after the next shorter context."""
+        """Returns the distribution `[vocab]` after a context.
+
+        `shorter` is the distribution after the next shorter context.
+        """
         begin, end = np.searchsorted(self.keys, (context * self.vocab, (context + 1) * self.vocab))
         if begin == end:
             return shorter
@@ -57,9 +63,9 @@ def baselines(
 ) -> dict[str, Predictions]:
     """Returns, by name, the predictions of n-gram models of `train` for the tokens at positions `targets` of `ids`.
 
-    A target's context is always the tokens directly before it, even those before the window that the scored language
-    model reads. At the start of the text, where the context is too short, the n-gram model of the next shorter context
-    predicts.
+    A target's context is always the tokens directly before it in the text, even if the window that the scored language
+    model reads begins after them. At the start of the text, where the context is too short, the n-gram model of the
+    next shorter context predicts.
     """
     before = [_context(ids, targets, vocab, size) for size in (1, 2)]
     followers = [_Followers(vocab, *(np.zeros(0, np.int64) for _ in range(2))) for _ in before]
@@ -93,7 +99,7 @@ def _predicted(
     base: NDArray[np.float64], followers: list[_Followers], before: list[Keys], targets: NDArray[np.int64]
 ) -> dict[str, Predictions]:
     found = {name: Predictions.empty(len(targets)) for name in NAMES}
-    order = np.lexsort((before[1], before[0]))  # equal contexts follow each other: each distribution is computed once
+    order = np.lexsort((before[1], before[0]))  # groups equal contexts, so that each distribution is computed once
     last, p = [-2, -2], [base, base]
     favourite = float(base.max())
     for i in order:

@@ -46,7 +46,7 @@ class Figures:
     bits_per_byte: float
     top_1: float
     top_5: float
-    calibration_error: float | None  # mean |confidence - accuracy|; None for chance, which favours no token
+    calibration_error: float | None  # mean |confidence - accuracy| over tokens; None for chance, which favours no token
     bins: tuple[tuple[float, float, int], ...]
 
 
@@ -85,7 +85,7 @@ def _bits(nats: float, size: int) -> float:
 def targets_of(first: Sequence[int] | NDArray[Any], context: int) -> NDArray[np.int64]:
     """Returns the positions of the targets of windows that start at the positions `first`.
 
-    The targets of a window are its tokens except the first, `context` of them. The result has `len(first) * context`
+    The targets of a window are the `context` tokens after its first token. The result has `len(first) * context`
     values.
     """
     found: NDArray[np.int64] = (np.asarray(first, np.int64)[:, None] + np.arange(1, context + 1)).reshape(-1)

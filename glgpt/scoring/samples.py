@@ -14,7 +14,8 @@ class Copies:
 
     `known_words` is the share (0 to 1) of the sample's words that occur there; None if the sample has no words.
     `longest_copy` is the length of the longest run of characters that occurs there. `copied_runs` is the share (0 to 1)
-    of all runs of `MIN_COPY_CHARACTERS` characters in the sample that occur there; None if the sample is shorter.
+    of all runs of `MIN_COPY_CHARACTERS` characters in the sample that occur there; None if the sample is shorter than
+    such a run.
     """
 
     known_words: float | None
@@ -35,7 +36,7 @@ def copies(sample: str, training: Iterable[str]) -> Copies:
         known.update(words(piece))
         automaton.read(piece)
     found, longest = words(sample), automaton.longest()
-    runs = longest[MIN_COPY_CHARACTERS - 1 :]  # by the last character of each run of MIN_COPY_CHARACTERS
+    runs = longest[MIN_COPY_CHARACTERS - 1 :]  # the values at the last characters of all runs of MIN_COPY_CHARACTERS
     return Copies(
         sum(word in known for word in found) / len(found) if found else None,
         max(longest, default=0),
@@ -44,7 +45,7 @@ def copies(sample: str, training: Iterable[str]) -> Copies:
 
 
 class _Automaton:
-    """Finds the substrings that a text shares with a sample: the sample's suffix automaton (Blumer et al. 1985)."""
+    """The suffix automaton of a sample (Blumer et al. 1985); it finds the substrings that a text shares with it."""
 
     def __init__(self, sample: str) -> None:
         self.next: list[dict[str, int]] = [{}]
@@ -81,7 +82,7 @@ class _Automaton:
             last = self.link[last]
 
     def read(self, text: str) -> None:
-        """Reads the next piece of the text. Records the length of each state's longest substring found in the text."""
+        """Reads the next piece of the text. Records, for each state, its longest substring that the text contains."""
         following, link, length, best = self.next, self.link, self.length, self.best
         state, matched = self.state, self.matched
         for char in text:

@@ -26,9 +26,9 @@ from glgpt.text.tokenizer_training import identity
 from glgpt.training.records import Record, validated
 from glgpt.training.run_folder import RECORD
 
-MAX_TOKENS = 8192  # maximum scored tokens of a text, in windows spread evenly over it
+MAX_TOKENS = 8192  # default for the maximum number of scored tokens; their windows are spread evenly over the text
 EMBEDDED_TOKENS = 2048  # maximum tokens on which the embedded model is scored, within the first HEAD characters
-HEAD = 1 << 16  # characters
+HEAD = 1 << 16  # number of characters
 WRITTEN = 512  # tokens in the model's sample
 TEMPERATURE = 0.8
 Progress = Callable[[str, int, int], None]  # current task, done, total
@@ -36,7 +36,7 @@ Progress = Callable[[str, int, int], None]  # current task, done, total
 
 @dataclass(frozen=True)
 class Score:
-    """The metrics of each predictor on held-back text, those of the model first, and a sample that the model wrote."""
+    """The metrics of each predictor on held-back text (the model is the first), and a sample that the model wrote."""
 
     model: str
     window: int
@@ -45,7 +45,7 @@ class Score:
     figures: tuple[Figures, ...]
     sample: str
     copies: Copies | None  # None without a training text
-    task: Answers | None  # None if the text is not a toy task
+    task: Answers | None  # None if the text is not a toy task (see `task.is_task`), or if no line can be scored
 
     def as_json(self) -> dict[str, Any]:
         """Returns the score as data for JSON."""
@@ -141,7 +141,10 @@ def _part(report: Progress, what: str) -> Callable[[int, int], None]:
 
 
 def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | None:
-    """Scores the embedded model on the text's beginning. The two models' tokens differ: compare only bits per byte."""
+    """Scores the embedded model on the text's beginning; returns None if that has fewer than 2 tokens.
+
+    The embedded model and the scored model have different tokens, so only their bits per byte can be compared.
+    """
     tokenizer, head = tokenizer_of(model), ""
     for piece, _ in text.pieces():
         head += piece
@@ -157,7 +160,7 @@ def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | N
 
 
 def write(model: LanguageModel, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
-    """Generates a sample, the same each time. When the context is full, continues from the context's later half."""
+    """Generates a sample that is the same each time. When the context is full, continues from its later half."""
     tokenizer, context = tokenizer_of(model), model.context
     try:
         ids = tokenizer.encode("\n")
@@ -201,7 +204,7 @@ COLUMNS = ("predictor", "nats_per_token", "perplexity", "bits_per_byte", "top_1"
 
 
 def as_csv(found: Score) -> str:
-    """Returns the score as CSV, a line per predictor; the model's line also has the metrics of sample and task."""
+    """Returns the score as CSV, a line per predictor; the model's line also has the metrics of its sample and task."""
     own = {}
     if found.copies:
         own = asdict(found.copies)

@@ -42,11 +42,11 @@ def questions(text: Iterable[str]) -> set[str]:
 def answers(windows: Iterable[tuple[list[bytes], NDArray[np.bool_]]], seen: set[str]) -> Answers | None:
     """Scores the lines that lie completely within a window, except those whose question is in `seen`.
 
-    A window is a pair: the bytes of each of its `context` + 1 tokens, and an array of `context` values that are True
-    for each token after the first that was predicted correctly. Returns None if no line can be scored.
+    A window is a pair: the bytes of each of its `context` + 1 tokens, and an array with a value for each token after
+    the first, which is True if the token was predicted correctly. Returns None if no line can be scored.
     """
     lines, right = 0, 0
-    positions: list[list[int]] = []  # [predicted correctly, predicted] by character
+    positions: list[list[int]] = []  # by character of the answer: tokens [predicted correctly, predicted]
     for number, (tokens, hits) in enumerate(windows):
         ends = np.cumsum([len(token) for token in tokens])
         text = b"".join(tokens)

@@ -22,7 +22,7 @@ Texels = NDArray[np.float32 | np.uint32]
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a case: `status` is "passed", "failed" or "skipped", with the reason in `problem`.
+    """The result of a case: `status` is "passed", "failed" or "skipped"; `problem` is the reason if it did not pass.
 
     `error`, `allowed` and `excess` (`error` / `allowed`) are those of the value with the largest excess; `output` is
     the name of the output that holds this value. `first_ms` is the time of the first draw in milliseconds, including

@@ -16,7 +16,7 @@ from glgpt.selftest.suite import SCHEMA, Case, cases, read_document, shortened, 
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 MAX_FAILURES = 40  # maximum failures that a report lists
-MAX_TEXT = 240  # maximum characters of a problem
+MAX_TEXT = 240  # maximum characters of the description of a failure
 Json = dict[str, Any]
 
 
@@ -34,7 +34,9 @@ def run(
     progress: Callable[[int, int], None] | None = None,
     suite: Json | None = None,
 ) -> Json:
-    """Runs the self-test on a device and returns its report. If `ops` are given, runs only their cases.
+    """Runs the self-test on a device and returns its report.
+
+    If `ops` are given, runs only the cases of these ops, and does not measure the speed.
 
     Raises GlgptError if the device does not open, or if the suite has no case of one of `ops`.
     """
@@ -65,7 +67,7 @@ def _chosen(found: list[Case], ops: Sequence[str]) -> list[Case]:
 
 
 def summary(results: list[Result]) -> Json:
-    """Returns the counts of results in total and by format, the failures, the properties and first-draw times."""
+    """Returns counts of results, failures, the properties of the device, and the time that first draws took."""
     tests = [result for result in results if not result.case.property]
     failed = [result for result in tests if result.status == "failed"]
     return {
@@ -87,7 +89,7 @@ def summary(results: list[Result]) -> Json:
 
 
 def _format(found: list[Result]) -> Json:
-    """Returns how many cases of a format passed, and the case with the largest share of its allowed error."""
+    """Returns how many cases of a format passed, and the case that came nearest to its allowed error."""
     drawn = [result for result in found if result.status != "skipped"]
     closest: Json | None = None
     if drawn:

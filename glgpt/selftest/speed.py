@@ -18,7 +18,7 @@ from glgpt.selftest.suite import ENTRY, passes_json, program_from, whole
 
 ROWS, INNER, COLS = 64, 768, 1536
 SIZES = (8192, 64, 256, 6, 4)  # vocabulary, context, width, blocks, heads
-FOUR = Limits(max_draw_buffers=4)  # the minimum of WebGL2
+FOUR = Limits(max_draw_buffers=4)  # four draw buffers, the minimum that WebGL2 guarantees
 MEASURED_S = 0.5  # approximate seconds of one measurement, for all repeats together
 REPEATS = 3
 

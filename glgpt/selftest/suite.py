@@ -1,8 +1,9 @@
 """Reads the recorded cases of the self-test: passes, inputs, expected values and tolerances of every op.
 
-`suite.json.gz` is recorded from the cases of the tests (`tests/selftest/record_suite.py`). Its shaders refer to
-files of `glsl/` by lines such as `@norm.frag`, so that the self-test draws the shaders of this package. The page gets
-the same document with these files in `sources`; `viewer/src/runtime/selftest/suite.ts` reads it.
+`suite.json.gz` is recorded from the cases of the tests (`tests/selftest/record_suite.py`). Its shaders refer to files
+of `glsl/` by lines such as `@norm.frag`, and these are replaced by the files of the installed package, which the
+self-test thereby tests. The page gets the same document with these files in `sources`;
+`viewer/src/runtime/selftest/suite.ts` reads it there.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ SCHEMA = 1
 SUITE = Path(__file__).with_name("suite.json.gz")
 ENTRY = "test"
 REFERENCE = re.compile(r"^@(\S+)$", re.MULTILINE)
-MIN_SHARED = 60  # minimum characters of a file to refer to; the text of shorter files stays in the shaders
-STEP = 8  # arrays of kind "e" are int8, in multiples of 1/8
+MIN_SHARED = 60  # shaders refer to files of at least this many characters, and contain the text of shorter files
+STEP = 8  # arrays of kind "e" (multiples of 1/8) are stored as int8: each value times this number
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Serves a part of a model over WebSockets: sessions on one device, or on a Ray cluster.
+"""Serves a part (a range of blocks) of a model over WebSockets, on one device or on a Ray cluster.
 
 `server.StageServer` runs the application around an `engine.Engine` or a `cluster.RayEngine`. The package uses
 `inference.stages` to run blocks, and `wire` for the messages.

@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 J = TypeVar("J")
-# The next batch waits for the last batch's sessions: at most this share of the last batch's time, and at most 20 ms.
+# Before a batch starts, it waits for jobs of the last batch's sessions: at most this share of the last batch's time,
+# and at most 20 ms.
 LINGER_SHARE = 0.25
 MAX_LINGER_S = 0.02
 
@@ -54,7 +55,7 @@ class BatchingExecutor(Generic[J]):
         self._closed = False
         self._company: frozenset[Hashable] = frozenset()  # the sessions of the last batch
         self._took = 0.0  # seconds that the last batch took
-        # Seconds used, by client. Raised to `_floor` when a client without queued jobs submits one
+        # Seconds used, by client. If a client has no queued jobs and submits one, its seconds are raised to `_floor`
         self._used: dict[Hashable, float] = {}
         self._floor = 0.0  # the largest `_used` that any client had when a job of that client started
         self._thread = threading.Thread(target=self._run, name=name)
@@ -121,9 +122,10 @@ class BatchingExecutor(Generic[J]):
                 task.done.set_result(result)
 
     def _charge(self, tasks: Sequence[_Task[J]], seconds: float) -> None:
-        """Adds an equal share of the time to what each task's client has used.
+        """Charges the client of each task for an equal share of the time.
 
-        Removes the counts of clients that have nothing queued and are not above `_floor`.
+        Removes the seconds of clients that have nothing queued and have not used more than `_floor`: a later job of
+        such a client starts with `_floor` seconds anyway.
         """
         with self._change:
             waiting = {task.client for task in self._queue}
@@ -132,7 +134,7 @@ class BatchingExecutor(Generic[J]):
             self._used = {c: used for c, used in self._used.items() if c in waiting or used > self._floor}
 
     def _next(self) -> list[_Task[J]]:
-        """Waits for tasks. Returns a function or a batch of jobs, or [] after `close`, when the queue is empty."""
+        """Waits for tasks. Returns a single function or a batch of jobs; after `close`, [] once the queue is empty."""
         with self._change:
             self._change.wait_for(lambda: self._queue or self._closed)
             if not self._queue:

@@ -1,8 +1,8 @@
 """Contains everything that depends on Ray (`glgpt[cluster]`): each range of blocks is a Ray Serve deployment.
 
-The WebSocket application runs where the command was started, and uses a chain of deployments instead of one engine. A
-consistent hash of a session's key selects the replica that holds the session's caches. If another replica must take
-over, that replica reports that it lacks the session's rows, and the client sends its text again.
+The WebSocket application runs where the command was started, and uses a chain of deployments instead of one engine. In
+each deployment, a consistent hash of a session's key selects the replica (a process) that holds the session's caches.
+If another replica must take over, it reports that it lacks the session's rows, and the client sends its text again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Replica:
         return session
 
     async def step(self, key: str, step: bytes, wire: str, client: str) -> Sent:
-        """Runs `step`, a message of the wire protocol. The answer in the result is such a message, too."""
+        """Runs `step`, a message of the wire protocol. The result contains the answer as another such message."""
         message, payload = decode_request(step)
         assert isinstance(message, Step), "the RayEngine sends only steps here"
         session = self._session(key)
@@ -121,9 +121,10 @@ def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
 class RayEngine(EngineBase):
     """Runs the sessions of a part whose ranges of blocks are Ray Serve deployments.
 
-    There are `stages` ranges, and `replicas` processes for each. Joins the cluster at RAY_ADDRESS, or starts one on
-    this machine. `options` are those of `Engine`; every node must find the model under the same name. Raises GlgptError
-    if the model cannot be loaded, the cluster is unreachable, or the replicas do not start.
+    There are `stages` ranges, and `replicas` processes for each range. Joins the cluster that the environment variable
+    RAY_ADDRESS names; if the variable is not set, starts a cluster on this machine. `options` are those of `Engine`;
+    every node must find the model under the same name. Raises GlgptError if the model cannot be loaded, the cluster is
+    unreachable, or the replicas do not start.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class RayEngine(EngineBase):
             self._handles.append(serve.run(bound, name=f"{self._application}-{i}", route_prefix=None))
 
     def takes(self) -> dict[str, int]:
-        """Returns texture memory in bytes, by name: the sum over the stages, with one replica of each stage."""
+        """Returns texture memory in bytes, by name: the sum over all stages, counting one replica of each stage."""
         return self._takes
 
     async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
@@ -205,7 +206,7 @@ class RayEngine(EngineBase):
         if step.pos > session.held:
             raise LapsedError(ORDER, f"a step starts at row {step.pos}, but the session holds {session.held} rows")
         begun = time.perf_counter()
-        session.held = step.pos  # stays at `pos` if a stage fails
+        session.held = step.pos  # remains `pos` if a stage fails
         said: Said | None = None
         for i, handle in enumerate(self._handles):
             last = i == len(self._handles) - 1
@@ -253,7 +254,7 @@ class RayEngine(EngineBase):
 
     @staticmethod
     async def _call(method: Any, *arguments: Any) -> Sent:
-        """Calls a replica. Raises LapsedError if the replica is lost; the session then restarts on another one."""
+        """Calls a replica. Raises LapsedError if the replica is lost; the session then restarts on another replica."""
         try:
             found: Sent = await method.remote(*arguments)
             return found
@@ -281,7 +282,7 @@ def _packed(x: Any) -> bytes:
 
 
 def _hint(ask: Ask | None) -> Ask | None:
-    """Returns an `Ask` with the guesses only, or None without guesses: stages without the head need nothing else."""
+    """Returns a request with only the guesses of `ask` (None: no guesses), for stages that do not have the head."""
     return Ask(guesses=ask.guesses) if ask and ask.guesses else None
 
 

@@ -54,7 +54,10 @@ class ServedPart:
 
 @dataclass(frozen=True, eq=False)
 class StepRequest:
-    """A step of a session. `x` are its rows, `wire` is the format of hidden states, `came` is the time of arrival."""
+    """A step of a session. `x` has its rows (ids or hidden states); `came` is the time at which the step arrived.
+
+    `wire` is the number format of hidden states in messages.
+    """
 
     session: Session
     step: Step
@@ -65,7 +68,7 @@ class StepRequest:
 
     @property
     def repeated(self) -> bool:
-        """True if this repeats the session's last step, whose answer is stored."""
+        """True if this step repeats the session's last step, whose answer is stored."""
         return self.step.seq == self.session.seq and bool(self.session.reply)
 
 
@@ -76,7 +79,7 @@ def look_bytes(look_: Look, part: Part, config: ModelConfig) -> int:
     """
     known, n = part.activations(config), look_.n
     for name in look_.names:
-        if name not in known or name == LOGITS:  # logits are returned without being named
+        if name not in known or name == LOGITS:  # the field `end` of a look requests logits, not a name
             raise GlgptError(f"{name!r} is not an activation of {part}")
     end, width = ("logits", config.vocab_size) if part.head else ("hidden states", config.n_embd)
     size = 4 * (n * width * look_.end + sum(prod(known[name].shape(n)) for name in look_.names))
@@ -299,7 +302,7 @@ class Engine(EngineBase):
         answers: dict[StepRequest, Answer | GlgptError] = {}
         if len(new) > 1:
             steps = [(request.session, request.step.pos, request.x, request.step.ask) for request in new]
-            with contextlib.suppress(Exception):  # the separate steps below raise it again
+            with contextlib.suppress(Exception):  # the separate steps below raise the error again
                 answers = dict(zip(new, self.sessions.steps(steps), strict=True))
 
         def answer(request: StepRequest) -> bytes | Exception:
@@ -308,7 +311,7 @@ class Engine(EngineBase):
                 if found is None:
                     return self._step(request)
                 return found if isinstance(found, GlgptError) else self._reply(request, found, begun)
-            except Exception as error:  # returned, because it affects this session only
+            except Exception as error:  # returned instead of raised, because it affects only this session
                 return error
 
         return [answer(request) for request in jobs]

@@ -43,7 +43,7 @@ class Rates:
     async def take(self, client: str) -> bool:
         """Waits until the client may open a connection.
 
-        Returns True then, or False at once if `OPENS_AT_ONCE` connections of the client are waiting.
+        Returns True when it may, or False immediately if `OPENS_AT_ONCE` connections of the client are waiting.
         """
         now = time.monotonic()
         left, since = self._left.pop(client, (OPENS_AT_ONCE, now))
@@ -71,9 +71,9 @@ class Connections:
     """Tracks the open connections, at most `most`.
 
     At the limit, a new connection can replace another one. If the client with the most connections has at least two
-    more than the connecting client, its connection that has been idle for longest is closed or, if it has no idle one,
-    the connection whose answer takes longest. Otherwise only a connection that has been idle for `IDLE_TIMEOUT_S`
-    seconds is closed, and only if its client has at least as many connections as the connecting client. A client whose
+    more than the connecting client, one of its connections is closed: the one that has been idle for longest or, if
+    none is idle, the one whose answer has taken longest. Otherwise, a connection is closed only if it has been idle for
+    `IDLE_TIMEOUT_S` seconds and its client has at least as many connections as the connecting client. A client whose
     connection was closed can connect again and continue its session.
     """
 
@@ -163,7 +163,8 @@ class Budget:
     def _admit(self) -> None:
         """Admits waiting answers, one of each client.
 
-        Stops at an answer that exceeds `MAX_LARGE_BYTES` now, so that smaller answers do not delay it forever.
+        Stops at the first answer that does not fit into `MAX_LARGE_BYTES` yet, so that smaller answers, which would
+        fit, do not delay it forever.
         """
         for client in list(self._waiting):
             nbytes, ready = self._waiting[client][0]

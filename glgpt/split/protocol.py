@@ -24,7 +24,7 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sending = asyncio.Lock()  # held by one message: only control frames may come between its fragments
+        self._sending = asyncio.Lock()  # held during a message: only control frames may come between its fragments
         self._pongs = 0
 
     async def send(self, message: Any) -> None:
@@ -79,7 +79,7 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         """Disconnects a client that did not answer a ping.
 
-        If reading is paused, pings again instead: the pong may come after messages that are not read yet.
+        If this server has paused reading, pings again instead: messages that are not read yet may precede the pong.
         """
         if not self.read_paused:
             super().keepalive_timeout()

@@ -287,7 +287,7 @@ class Application:
 
 
 def _coming(socket: WebSocket) -> asyncio.Future[bytes]:
-    """Returns a future for the next message. Reads its exception, so that asyncio never warns about an unread one."""
+    """Returns a future for the next message. Reads its exception, because asyncio warns if an exception is not read."""
     found = asyncio.ensure_future(socket.receive_bytes())
     found.add_done_callback(lambda future: future.cancelled() or future.exception())
     return found
@@ -312,7 +312,10 @@ class _Uvicorn(uvicorn.Server):
     app: Application
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Starts to drain. After the server has ended, uvicorn passes the signal to the previous handler."""
+        """Starts to drain; a second signal ends the server at once.
+
+        After the server has ended, uvicorn passes the signal to the previous handler.
+        """
         if self.app.draining:
             super().handle_exit(sig, frame)
             self.force_exit = True

@@ -1,7 +1,7 @@
 """Manages the sessions that use a part (a range of blocks) of a model, and the key-value caches of the sessions.
 
-If all caches are in use, a new session evicts one session: the least recently used one of the client with the most
-sessions, or of all clients tied for the most.
+If all caches are in use, a new session evicts another one: the least recently used session of the client with the most
+sessions. If several clients are tied for the most, all their sessions are considered.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sessions:
 
     A stage is a range of blocks loaded on the device. Sessions that have been idle for `age` seconds are evicted.
     Caches are created when first needed. When a session has ended, the next session of the same stage reuses its
-    caches, and writes every row of them before reading it.
+    caches without clearing them: it writes each row before reading it.
     """
 
     def __init__(self, most: int, age: float) -> None:
@@ -89,14 +89,14 @@ class Sessions:
         return session
 
     def step(self, session: Session, pos: int, x: Rows, ask: Ask | None) -> Answer:
-        """Runs the rows `x` of a session, the first of which has position `pos`.
+        """Runs the rows `x` of a session; the first of them has position `pos`.
 
         Raises LapsedError if the session was evicted or lacks rows before `pos`. Raises GlgptError for rows beyond the
         context, and for guesses whose number does not match the rows or exceeds the context.
         """
         self._check(session, pos, len(x), ask)
         fed = StepInput(self._use(session), pos, x, ask)
-        session.held = pos  # stays at `pos` if the step fails
+        session.held = pos  # remains `pos` if the step fails
         answer = session.texts.answer(fed)
         session.held = fed.caches.held
         return answer
@@ -104,8 +104,8 @@ class Sessions:
     def steps(self, steps: Sequence[tuple[Session, int, Rows, Ask | None]]) -> list[Answer | GlgptError]:
         """Runs one row of each session in one pass. Returns for each its answer, or the error that `step` would raise.
 
-        Each step is a session, a position, the row and the tokens requested. There may be at most `side_by_side` steps,
-        all of different sessions of one stage.
+        Each step is a session, a position, the row, and the request for tokens after it. There may be at most
+        `side_by_side` steps, all of different sessions of one stage.
         """
         found: list[Answer | GlgptError | None] = [self._refused(session, pos, ask) for session, pos, _, ask in steps]
         good = [i for i, error in enumerate(found) if error is None]
@@ -151,7 +151,7 @@ class Sessions:
             raise LapsedError(ORDER, f"a step starts at row {pos}, but the session holds {session.held} rows")
 
     def _use(self, session: Session) -> SessionCache:
-        """Returns the session's caches, which are created if needed, and marks the session as used."""
+        """Creates the session's caches if needed and returns them; marks the session as used."""
         if session.caches is None:
             session.caches = self._caches(session)
         self._live[session.key] = session

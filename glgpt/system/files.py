@@ -21,7 +21,7 @@ from glgpt.system.outputs import kind_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 MAX_JSON_BYTES = 32 << 20  # maximum size of a JSON file: a tokenizer.json with a million tokens fits
-MAX_JSON_VALUES = 1 << 22  # maximum number of values in a JSON file: parsed lists may take twenty times their text
+MAX_JSON_VALUES = 1 << 22  # maximum values in a JSON file: a parsed list may take twenty times the memory of its text
 MAX_DIGITS = 40  # maximum digits of an integer in JSON: a longer integer is not a size, a step or an id
 _LFS = b"version https://git-lfs"
 
@@ -48,7 +48,8 @@ def open_regular(path: Path) -> IO[bytes]:
 
     Raises OSError as `open` does, and FileError if the file is not regular.
     """
-    # Checks before opening, because opening a device may affect it, and again after, because the path may change.
+    # Checks before opening, because opening a device may affect the device, and again afterwards, because the path may
+    # have changed in between.
     _check_kind(path, path.stat().st_mode)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, flags), "rb")
@@ -126,7 +127,7 @@ def holds_manifest(folder: Path, fields: set[str], name: str = "manifest.json") 
 def parsed_json(text: str, name: str) -> dict[str, Any]:
     """Parses the text of the file `name` and returns its JSON object.
 
-    Raises FileError if the text is anything else or has more than MAX_JSON_VALUES values.
+    Raises FileError if the text is not a JSON object or has more than MAX_JSON_VALUES values.
     """
     if text.count(",") + text.count("[") + text.count("{") > MAX_JSON_VALUES:
         raise FileError(f"{name} holds more than the limit of {MAX_JSON_VALUES:,} values")
@@ -205,7 +206,7 @@ def written_whole(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Makes an OSError name `path` if it names no file (as for a full disk) or only a temporary file."""
+    """Makes an OSError name `path` if the error names no file (as for a full disk) or only a temporary file."""
     try:
         yield
     except shutil.Error as error:  # its argument lists files, each with the reason as text
@@ -239,7 +240,7 @@ def staged_folder(path: Path) -> Iterator[Path]:
                 folder.rename(path)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # fails for a parent that holds the finished folder
+            with contextlib.suppress(OSError):  # `rmdir` fails for a parent that holds the finished folder
                 for above in made:
                     above.rmdir()
 

@@ -32,7 +32,7 @@ class LimitedProcessError(Exception):
 
 
 class LimitError(LimitedProcessError):
-    """A request exceeded a limit; `waited` is True if this was the limit on wall time, which depends on the machine."""
+    """A request exceeded a limit. `waited` is True for the limit on wall time: a faster machine may answer in time."""
 
     def __init__(self, message: str, waited: bool = False) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class LimitedProcess:
     def start(self) -> subprocess.Popen[bytes]:
         """Returns the process, and starts it if it does not run; requests may be sent before it is ready."""
         if self._process is None or self._process.poll() is not None:
-            # In a separate session: Ctrl-C in a terminal stops an answer, and must not end the new process.
+            # The process gets a separate session: Ctrl-C in a terminal stops an answer, and must not end the process.
             self.close()
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
             self._process = subprocess.Popen(
@@ -65,7 +65,10 @@ class LimitedProcess:
         return self._process
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the answer to a request. Raises LimitedProcessError if it exceeds a limit or the process fails."""
+        """Returns the answer to a request.
+
+        Raises LimitedProcessError if the request exceeds a limit or the process fails.
+        """
         try:
             process = self.start()
         except OSError as error:
@@ -98,7 +101,7 @@ class LimitedProcess:
 
     def _failure(self, process: subprocess.Popen[bytes], late: bool) -> LimitedProcessError:
         """Ends a process that gave no answer, and returns an error with the reason."""
-        process.kill()  # no effect if it has ended
+        process.kill()  # has no effect if the process has ended
         code, last = process.wait(), ""
         if self._stderr:
             self._stderr.seek(0)

@@ -20,7 +20,10 @@ def available_memory() -> int | None:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Pauses garbage collection inside the block: while many objects are created, it takes long and frees little."""
+    """Pauses garbage collection inside the block.
+
+    While many objects are created, garbage collection takes long and frees little.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

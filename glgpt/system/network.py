@@ -65,8 +65,8 @@ def own_names() -> set[str]:
 def reachable(host: str) -> str:
     """Returns the address at which other machines reach a server that listens on `host`.
 
-    If the server listens on all addresses, this is the address of the network interface that leads to other
-    networks; without one, it is the loopback address. Nothing is sent.
+    If the server listens on all addresses, returns the address of the network interface that leads to other networks,
+    or the loopback address if no interface does. Nothing is sent.
     """
     if not is_address(host) or not ipaddress.ip_address(host).is_unspecified:
         return host

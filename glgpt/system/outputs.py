@@ -24,9 +24,10 @@ Own = tuple[str, Callable[[Path], bool]]
 def output_folder(name: str | Path, own: Own | None = None, option: str = "--out", *, held: Own | None = None) -> Path:
     """Returns the folder at `name`, with links resolved; it is new, empty, or (with `own`) written by the same command.
 
-    `held` is for folders with content to keep: the end of the error message, such as "a run; ...", and a test for them.
+    `held` protects folders whose content must stay. It has the end of the error message, such as "a run; ...", and a
+    function that is True for such a folder.
 
-    Raises FileError for a folder that passes the test of `held`, an empty name, the current folder or a parent of it, a
+    Raises FileError for a folder that `held` protects, an empty name, the current folder or a parent of it, a
     circular link, an invalid name, a path below something that is not a folder, or anything else that exists.
     """
     path, mode = _resolved(name, option)
@@ -55,7 +56,7 @@ def output_file(
     """Returns the file at `name`, with links resolved; it is new, or (with `own`) written by the same command.
 
     Raises FileError for any other name, as `output_folder` does, and for a name that does not end in `suffix`. Without
-    `parents`, also raises it for a name in a folder that does not exist.
+    `parents`, a name in a folder that does not exist also raises FileError.
     """
     path, mode = _resolved(name, option)
     shown = quoted(name)

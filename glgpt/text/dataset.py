@@ -86,7 +86,8 @@ def _mapped(path: Path) -> Ids | None:
 
 def _write(text: Text, tokenizer: Tokenizer, path: Path, progress: Progress | None) -> None:
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32).newbyteorder("<")
-    blanks = " " if tokenizer.prefix_space else " \n"  # `prefix_space` adds a space unless a piece starts with one
+    # With `prefix_space`, pieces are divided only before spaces: the tokenizer adds a space to other pieces.
+    blanks = " " if tokenizer.prefix_space else " \n"
     with written_whole(path) as file:
         file.write(_header(dtype, 0))
         count = 0
@@ -97,7 +98,7 @@ def _write(text: Text, tokenizer: Tokenizer, path: Path, progress: Progress | No
             if progress:
                 progress(done, text.size)
         file.seek(0)
-        file.write(_header(dtype, count))  # as long as the first header: the format pads it
+        file.write(_header(dtype, count))  # has the same length as the first header, because the format pads headers
 
 
 def _header(dtype: np.dtype[Any], count: int) -> bytes:
@@ -155,8 +156,8 @@ def _hash(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 def fixed_windows(ids: Ids, context: int, tokens: int) -> NDArray[np.int64]:
     """Returns the starts of an evaluation's windows of `context` ids; no two overlap, so each id is one target at most.
 
-    If all windows of the text have more than `tokens` ids together (0: no limit), returns evenly spread windows with at
-    most this many ids, but at least one window.
+    If all windows of the text together have more than `tokens` ids (0: no limit), returns only some windows, evenly
+    spread over the text: as many as have at most `tokens` ids together, but at least one.
     """
     whole = (len(ids) - 1) // context
     some = min(whole, max(1, tokens // context)) if tokens else whole

@@ -42,7 +42,7 @@ class _Source:
 
 
 class Text:
-    """A text of one or more files, or of a string. Only the block being read is in memory."""
+    """A text of one or more files, or of a string. Of files, only the block being read is in memory."""
 
     def __init__(self, sources: Sequence[_Source]) -> None:
         """Use `of_files` or `of_string`."""
@@ -70,7 +70,7 @@ class Text:
 
     @classmethod
     def of_string(cls, text: str) -> Text:
-        """Returns the text of a string. Raises GlgptError if it is not a string, empty, or not valid UTF-8."""
+        """Returns the text of a string. Raises GlgptError if it is not a string, is empty, or has a lone surrogate."""
         if not isinstance(text, str):
             raise GlgptError(f"the text is {written(text, 40)}, not a string")
         try:
@@ -96,9 +96,9 @@ class Text:
         return found.hexdigest()
 
     def split(self, last: float) -> tuple[Text, Text]:
-        """Splits the text, between two characters, so that the second part has the `last` share of all bytes (0 to 1).
+        """Splits the text between two characters; returns both parts.
 
-        Returns both parts.
+        The second part has the share `last` (0 to 1) of all bytes, as nearly as possible.
         """
         parts: tuple[list[_Source], list[_Source]] = ([], [])
         at = int(self.size * (1 - last))
@@ -120,7 +120,7 @@ class Text:
 
         Tokenizing each piece gives the same words as tokenizing the whole text, because pieces end at positions that
         `cut` returns (`whole` and `blanks` are its arguments). If `cut` finds no position in at least
-        `MAX_PIECE_CHARACTERS` characters, as in a long run of one character, the piece has all characters read so far.
+        `MAX_PIECE_CHARACTERS` characters, as in a long run of one character, all of these characters become a piece.
 
         Raises GlgptError, with file and offset, for bytes that are not UTF-8.
         """
@@ -153,10 +153,10 @@ class Text:
 def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 0) -> int:
     """Returns a position from `start` on at which GPT-2's tokenizer splits words, whatever text follows.
 
-    A word of GPT-2 never continues from a non-blank into a blank, and the split of the text after the position does not
-    depend on the text before it. For each character of `blanks` in order, this searches the last suitable position
-    before such a character, and returns the first one found; 0 if there is none. A position is never within a text of
-    `whole` (special tokens).
+    The position is directly before a blank that follows a non-blank: no word of GPT-2 extends over such a position, and
+    the text before it does not affect how the text after it is split. Searches backwards before the first character of
+    `blanks`; if there is no such position, before the next character, and so on. Returns 0 if there is none. The
+    position is never within a text of `whole` (special tokens).
     """
     special = [token for token in whole if len(token) > 1]
     end = len(text) - max(map(len, special), default=0)

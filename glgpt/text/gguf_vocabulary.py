@@ -60,7 +60,7 @@ def vocabulary(model: Path, vocab_size: int, ends: Sequence[int]) -> dict[str, A
     if tokenizer is None:
         return {f"{PREFIX}model": "none"}
     with tempfile.TemporaryDirectory() as name:
-        if not has_file(model, COMBINED) and not has_file(model, "vocab.json"):  # GPT-2's tokenizer
+        if not has_file(model, COMBINED) and not has_file(model, "vocab.json"):  # the model uses GPT-2's tokenizer
             copy_model_tokenizer(model, vocab_size, Path(name))
         parts = _parts(Path(name) if any(Path(name).iterdir()) else model, model)
     named = named_tokens(model)
@@ -111,7 +111,7 @@ def _of_document(document: Document) -> _Parts:
 
 
 def _comparable(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Returns the steps of a pre-tokenizer in the form of PRE_TOKENIZERS."""
+    """Returns the steps of a pre-tokenizer in the format of PRE_TOKENIZERS, to be compared with its values."""
     found = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer])
     return [step | {"trim_offsets": True} if step and step["type"] == "ByteLevel" else step for step in found]
 

@@ -15,7 +15,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HFTokenizer(Tokenizer):
-    """A tokenizer that runs on the `tokenizers` library, for ways of splitting a text that `gguf.splits` lacks."""
+    """A tokenizer that runs on the `tokenizers` library, because `gguf.splits` lacks its way of splitting a text."""
 
     def __init__(self, document: Document, vocab_size: int | None, named: Mapping[str, str]) -> None:
         """Loads a document; `named` are the configured special tokens by role. Raises FileError if it is damaged."""
@@ -62,7 +62,7 @@ class HFTokenizer(Tokenizer):
 
 @contextlib.contextmanager
 def _refused(kind: type[GlgptError], what: str) -> Iterator[None]:
-    """Converts any error of the library, an Exception or a panic, to a `kind` whose message begins with `what`."""
+    """Converts an error of the library, an Exception or a panic, to the type `kind`; its message begins with `what`."""
     try:
         yield
     except GlgptError:

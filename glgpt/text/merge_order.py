@@ -11,11 +11,12 @@ _BYTES = 256  # number of one-byte tokens, which come first; the tokens that mer
 
 
 def stray_merge(merges: Collection[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
-    """Returns the first merge for which applying merges by the rank of the joined bytes may give another result.
+    """Returns the first merge because of which tiktoken may give another result than BPE; None if there is none.
 
-    `merges` are distinct pairs in the order of their ranks; BPE applies them by the rank of the pair. The results agree
-    if every token is made by one merge, of earlier tokens, and encoding the token's bytes gives the token, as after BPE
-    training. Returns None if the results agree for all merges.
+    `merges` are distinct pairs of tokens in the order of their ranks. BPE first applies the merge whose pair has the
+    lowest rank; tiktoken applies the one whose joined bytes have the lowest rank. The results agree if every token is
+    made by exactly one merge, this merge joins earlier tokens, and encoding the token's bytes gives the token itself.
+    The merges of BPE training meet these conditions.
     """
     pairs, count = list(merges), len(merges)
     wholes = [a + b for a, b in pairs]
@@ -28,19 +29,19 @@ def stray_merge(merges: Collection[tuple[bytes, bytes]]) -> tuple[bytes, bytes] 
     )
     own = np.arange(_BYTES, _BYTES + count)
     stray = (made != own) | (left >= own) | (right >= own)
-    # Merges before `end` join only bytes and tokens of earlier merges.
+    # Merges before `end` join only single bytes and tokens that earlier merges made.
     end = int(stray.argmax()) if stray.any() else count
     first = _first_crossed(left[:end], right[:end])
     return pairs[first] if first < count else None
 
 
 def _first_crossed(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-    """Returns the index of the first merge whose middle an earlier merge crosses; the number of merges if none is.
+    """Returns the index of the first merge whose middle an earlier merge crosses, or else the number of merges.
 
-    `left` and `right` are the numbers of the two tokens that each merge joins; the middle is between these tokens. An
-    earlier merge crosses it by joining the last bytes of the left token to the first bytes of the right token. To find
-    such bytes, this undoes the merges that made the tokens next to the middle, the latest first, for all merges at
-    once.
+    `left` and `right` are the numbers of the two tokens that each merge joins; its middle is between these two tokens.
+    An earlier merge crosses the middle if it joins the last bytes of the left token to the first bytes of the right
+    token. To find such bytes, the function undoes the merges that made the tokens on both sides of the middle, the
+    latest first. It does so for all merges at once.
     """
     count = first = len(left)
     codes = left * (_BYTES + count) + right

@@ -1,4 +1,4 @@
-"""Divides long runs of blanks or of other characters, on which regular expressions fail."""
+"""Divides long runs of blanks and long runs of non-blank characters, on which regular-expression engines fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IS_BLANK = np.isin(np.arange(_BLANKS[-1] + 2), _BLANKS)  # the last element is 
 
 
 def parts(text: str, most: int = MAX_RUN_CHARACTERS) -> list[str]:
-    """Splits `text` within each run of blanks or of other characters, after every `most` characters of the run."""
+    """Splits `text` within each run of blanks, and each run of non-blanks, after every `most` characters of the run."""
     if len(text) <= most:
         return [text]
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")

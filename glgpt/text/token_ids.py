@@ -11,7 +11,7 @@ from glgpt.errors import FileError, quoted
 
 MAX_IDS = 1 << 24  # maximum ids of a vocabulary
 MAX_MERGES = 1 << 20
-MAX_SPECIAL_TOKENS = 10_000  # maximum tokens that are never split: each is searched for at every character
+MAX_SPECIAL_TOKENS = 10_000  # maximum tokens that are never split, because a text is searched for each of them
 
 
 def checked_ids(vocab: Any, path: Path) -> dict[str, int]:
@@ -27,9 +27,9 @@ def checked_ids(vocab: Any, path: Path) -> dict[str, int]:
 
 
 def added_ids(vocab: Mapping[str, int], contents: Iterable[str]) -> dict[str, int]:
-    """Returns the id of each added token: its id in `vocab`, or the next id after the vocabulary.
+    """Returns the id of each added token: its id in `vocab`, or, if it is not there, the next id after the vocabulary.
 
-    The ids in the file are ignored, because the `tokenizers` library renumbers added tokens when it loads them.
+    The ids in the file are ignored, because the `tokenizers` library also renumbers added tokens when it loads them.
     """
     following = itertools.count(len(vocab))
     return {

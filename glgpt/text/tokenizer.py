@@ -32,7 +32,7 @@ _LABEL_WIDTH = 14
 
 
 def _byte_letters() -> dict[str, int]:
-    # In vocab.json every byte is one visible letter: its Latin-1 character if printable, else a letter from U+0100 on.
+    # vocab.json has one visible letter for each byte: its Latin-1 character if printable, else a letter from U+0100 on.
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -57,12 +57,12 @@ class Tokenizer:
         ranks: Sequence[tuple[bytes, int]] = (),
         split: Split | None = GPT2,
     ) -> None:
-        """Stores the vocabulary: `tokens` has the bytes of each id, `special` has the ids of texts that are not split.
+        """Stores the vocabulary: `tokens` maps ids to bytes, and `special` maps special tokens, never split, to ids.
 
-        `ordinary` encodes the text between special tokens. `ranks` and `split` describe `ordinary` for other engines.
-        `ranks` has a token's bytes and its id (-1: none) for each rank: first the single bytes, then the merges in
-        order. `split` describes how a text is split into words; it is None if only `ordinary` can do so. With
-        `prefix_space`, `ordinary` adds a space before a text.
+        `ordinary` encodes the text between special tokens. `ranks` and `split` describe, for other engines, what
+        `ordinary` does. `ranks` has a token's bytes and its id (-1: none) for each rank: first the single bytes, then
+        the merges in order. `split` describes how a text is split into words; it is None if only `ordinary` can do so.
+        With `prefix_space`, `ordinary` adds a space before a text that does not begin with one.
         """
         self.ranks, self.split = ranks, split
         self.spelled: tuple[Mapping[str, int], Sequence[tuple[str, str]]] | None = None  # a file's vocab and merges
@@ -119,7 +119,7 @@ class Tokenizer:
         return ids
 
     def token_bytes(self, token: int) -> bytes:
-        """Returns the bytes of an id, which are empty for an id without a token (a padded vocabulary).
+        """Returns the bytes of an id; they are empty if the id has no token, as in a padded vocabulary.
 
         Raises GlgptError for an id outside the vocabulary.
         """
@@ -306,7 +306,7 @@ def spell(token: bytes) -> str:
 
 
 def spelled_of(tokens: Sequence[bytes]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Returns the ids and merges of `tokens`, which are in training order, written in the letters of vocab.json."""
+    """Returns the ids and the merges of `tokens` (in training order), with tokens written in vocab.json's letters."""
     return {spell(token): i for i, token in enumerate(tokens)}, [(spell(a), spell(b)) for a, b in merges_of(tokens)]
 
 
@@ -351,7 +351,7 @@ def _build(files: Files, vocab_size: int | None) -> Tokenizer:
     if stray := stray_merge(merges):
         pair = " ".join(written(half.decode("utf-8", errors="backslashreplace")) for half in stray)
         raise FileError(f"{source}: the merge {pair} is out of order; BPE training cannot produce this list")
-    # tiktoken takes ranks instead of ids: bytes rank by value, and merges by their order.
+    # tiktoken takes ranks instead of ids: first the bytes by value, then the joined bytes of the merges in order.
     ranks = {bytes([byte]): byte for byte in range(256)} | {a + b: rank for (a, b), rank in merges.items()}
     split = files.split.pattern
     ranked = bounded(tiktoken.Encoding("bpe", pat_str=split, mergeable_ranks=ranks, special_tokens={}))

@@ -1,4 +1,4 @@
-"""Inspects how a tokenizer splits a text: compression, the longest and the rarest tokens."""
+"""Inspects how a tokenizer splits a text: bytes per token, and the longest and the rarest tokens."""
 
 from __future__ import annotations
 

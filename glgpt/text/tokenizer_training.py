@@ -1,4 +1,4 @@
-"""Writes the tokenizer for a training: GPT-2's, single bytes, a BPE trained on the text, or a copy of a folder's."""
+"""Writes the tokenizer of a training run: GPT-2's, single bytes, a BPE trained on the text, or that of a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from glgpt.text.tokenizer import (
 )
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
-MIN_BPE_SIZE = 257  # size of a BPE vocabulary without merges: the end of text and every byte
+MIN_BPE_SIZE = 257  # size of a BPE vocabulary without merges: the token for the end of text, and the 256 bytes
 MAX_BPE_SIZE = MAX_MERGES
 _PIECE = 1 << 16  # bytes sent to the trainer at a time; the trainer buffers hundreds of pieces before it counts them
 _LETTERS = sorted(LETTER_BYTE, key=LETTER_BYTE.__getitem__)  # by the byte that each represents
@@ -70,7 +70,7 @@ def bpe_size(kind: str) -> int | None:
 
 
 def checked_size(size: int) -> int:
-    """Returns the size of a BPE vocabulary. Raises GlgptError below `MIN_BPE_SIZE` and above `MAX_BPE_SIZE`."""
+    """Returns `size`, of a BPE vocabulary, unchanged. Raises GlgptError outside `MIN_BPE_SIZE` .. `MAX_BPE_SIZE`."""
     if size < MIN_BPE_SIZE:
         raise GlgptError(
             f"a vocabulary of {size} is too small: 256 bytes and {EOS} make {MIN_BPE_SIZE} before any merge"
@@ -124,10 +124,10 @@ def identity(folder: Path) -> str:
 def train_bpe(text: Text, size: int, folder: Path, progress: Progress | None = None) -> None:
     """Trains a byte-level BPE of `size` tokens and writes it in GPT-2's file format.
 
-    Id 0 is the end of text, followed by the bytes in the order of their letters, and by the merges. Pairs that occur at
-    least twice are merged; of equally frequent pairs, that with the smaller ids is first. Words are divided after
-    `bpe_process.MAX_WORD_BYTES` bytes. The same text gives the same files. Raises GlgptError if the size is too small,
-    or larger than the text allows.
+    Id 0 is the end of text; the ids of the bytes follow, in the order of their letters in Unicode, and then those of
+    the merges. Pairs that occur at least twice are merged; of equally frequent pairs, the pair with the smaller ids is
+    merged first. Words are divided after `bpe_process.MAX_WORD_BYTES` bytes. The same text gives the same files. Raises
+    GlgptError if the size is too small, or larger than the text allows.
     """
     checked_size(size)
     learned = bpe_process.train(_counted(text, progress), size, [EOS], _LETTERS)
@@ -143,7 +143,7 @@ def _counted(text: Text, progress: Progress | None) -> Iterator[str]:
     for piece, done in text.pieces(whole=[EOS], block=_PIECE):
         if progress:
             progress(done, text.size)
-        yield from piece.split(EOS)  # the end of text is not trained on
+        yield from piece.split(EOS)  # so that the BPE is not trained on the characters of this token
 
 
 def _write_gpt2(folder: Path) -> None:

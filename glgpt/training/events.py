@@ -1,4 +1,4 @@
-"""Defines the trainer that a training run needs, the events that the run reports to callbacks, and the run's result."""
+"""Defines a run's interface to its trainer, the events that a run reports to callbacks, and the result of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Start:
     parameters: int
     train_tokens: int
     validation_tokens: int
-    memory: Mapping[str, int]  # bytes by role
+    memory: Mapping[str, int]  # bytes of textures, by role
     step: int  # number of steps already done
 
 
@@ -68,7 +68,7 @@ class RunTrainer(Protocol):
 
     @classmethod
     def load(cls, folder: Path, **overrides: Any) -> RunTrainer:
-        """Resumes from the files of `save`, with the settings in `overrides` changed."""
+        """Resumes from the files of `save`; the settings in `overrides` replace the stored ones."""
 
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
         """Takes a step without waiting for it; returns the results of earlier steps that have arrived."""
@@ -109,7 +109,7 @@ class Step:
     validation_loss: float | None = None  # nats per token
     bits_per_byte: float | None = None  # of the validation text
     loss_scale: float | None = None  # in f16, the factor of the loss
-    overflows: int = 0  # repetitions of the step because gradients overflowed f16
+    overflows: int = 0  # how often the step was repeated because gradients overflowed f16
 
 
 @dataclass(frozen=True)

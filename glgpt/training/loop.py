@@ -33,7 +33,7 @@ RECENT = 50  # number of results over which tokens/s is measured
 def stoppable() -> Iterator[list[int]]:
     """Yields a list that receives the number of the first SIGINT or SIGTERM.
 
-    A second signal raises the exception that stands for the first one.
+    A second signal raises the exception that the first one would raise without this context manager.
     """
     caught: list[int] = []
     second = Unwinding()
@@ -53,7 +53,7 @@ def stoppable() -> Iterator[list[int]]:
 
 
 class Loop:
-    """Trains from the steps already done to `settings.steps`."""
+    """Trains from the first step that is not done yet to step `settings.steps`."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Loop:
         return time.perf_counter() - self._begun - self._other
 
     def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
-        """Logs steps whose results have arrived; with `evaluated`, adds the results of the last validation to them."""
+        """Logs steps whose results have arrived; with `evaluated`, logs the last validation's results with them."""
         for result in results:
             nats, bits = self.validation if evaluated and self.validation else (None, None)
             self.last = Step(
@@ -227,7 +227,7 @@ class Loop:
         self.run.note({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
 
     def _asked(self, ask: Callable[[], list[StepResult]]) -> list[StepResult]:
-        """Returns the trainer's results, from `ask`. Raises DivergedError if gradients overflow at every loss scale."""
+        """Calls `ask` for the trainer's results. Raises DivergedError if gradients overflow at every loss scale."""
         try:
             return ask()
         except OverflowedError as error:
@@ -235,7 +235,7 @@ class Loop:
             raise self._broken(error.step, error.what) from None
 
     def _diverged(self, result: StepResult) -> DivergedError:
-        with contextlib.suppress(OverflowedError):  # raised for a later step
+        with contextlib.suppress(OverflowedError):  # concerns a later step
             self.trainer.drain()
         tensor = self.trainer.not_finite()
         what = f"the loss is {result.loss:g} and the gradient's norm {result.grad_norm:g}"
@@ -252,7 +252,7 @@ class Loop:
     def _evaluate(self, step: int) -> bool:
         """Measures the loss on fixed windows (sequences of `context` tokens) of the validation text.
 
-        Returns False if such a text is missing, or after an interrupt.
+        Returns False without a validation text, or after an interrupt.
         """
         s, ids = self.settings, self.data.validation
         if not len(ids):
@@ -297,7 +297,7 @@ class Loop:
             self.callbacks.on_sample(step, text)
 
     def _prompt(self) -> list[int]:
-        """Returns the ids of a line end, or the text's first token if the vocabulary has none."""
+        """Returns the ids of a line end, or the text's first token if the vocabulary has no line end."""
         try:
             return self.tokenizer.encode("\n")
         except GlgptError:

@@ -8,7 +8,7 @@ from glgpt.errors import GlgptError
 
 START = 2.0**16
 MIN_SCALE, MAX_SCALE = 1.0, 2.0**24
-GROW_AFTER = 2000  # steps without an overflow
+GROW_AFTER = 2000  # number of steps without an overflow after which the scale doubles
 
 
 class OverflowedError(GlgptError):
@@ -24,8 +24,8 @@ class LossScale:
     """The factor of the loss, which is a power of two (`value`), and the number of steps taken with it.
 
     A gradient above the largest float16 makes the norm of all gradients infinite, and the step changes no parameter.
-    Then the scale is halved and the step is repeated. After `GROW_AFTER` steps the scale doubles, because small
-    gradients underflow to zero if the scale is too small.
+    Then the scale is halved and the step is repeated. After `GROW_AFTER` steps without an overflow, the scale doubles,
+    because small gradients underflow to zero if the scale is too small.
     """
 
     value: float = START

@@ -32,7 +32,10 @@ class Plan:
         return sum(self.memory.values())
 
     def check(self, limit: int) -> None:
-        """Raises GlgptError, with options that reduce memory, if the textures exceed `limit` bytes (0: unlimited)."""
+        """Raises GlgptError if the textures exceed `limit` bytes (0: unlimited).
+
+        The message names options that reduce memory.
+        """
         if not limit or self.total <= limit:
             return
         r = self.recipe

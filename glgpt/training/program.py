@@ -117,11 +117,11 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
     An entry is a named list of passes, and a state is a texture that outlives an entry. `init` makes fresh parameters
     from the scalar `seed`. `backward` runs the first micro-batch and leaves the gradients of (sum of losses) / (rows of
     the whole step) in the states `d.<parameter>`. `accumulate` (only if there are several micro-batches) runs another
-    one and adds its gradients to these states. `backward`, `accumulate` and `evaluate` write (sum of losses, number of
-    targets that count, ..) to row `row` of the state `losses`: row 0 for `backward`, the next rows for `accumulate`,
-    and row `SLOTS` for `evaluate`. `update` changes the parameters by a step on the mean over all targets that count,
-    and leaves (norm of the gradients, factor of the gradients, 1 if the norm is finite, 0) in the state
-    `gradient_norm`. After the parameters have changed, `prepare` must be played before a generation.
+    micro-batch and adds its gradients to these states. `backward`, `accumulate` and `evaluate` write (sum of losses,
+    number of targets that count, ..) to row `row` of the state `losses`: row 0 for `backward`, the next rows for
+    `accumulate`, and row `SLOTS` for `evaluate`. `update` takes an AdamW step on the mean loss over all targets that
+    count, and leaves (norm of the gradients, factor by which it multiplied them, 1 if the norm is finite, 0) in the
+    state `gradient_norm`. After the parameters have changed, `prepare` must be played before a generation.
 
     Raises GlgptError if the limits do not allow the step.
     """
@@ -169,7 +169,7 @@ def _loss(network: Network, recipe: Recipe) -> Tensor:
 
 
 def record_predictions(network: Network, recipe: Recipe) -> None:
-    """Writes `ops.prediction` of each row of a batch to the state `predictions`."""
+    """Records `ops.prediction` for each row of a batch; the results are written to the state `predictions`."""
     rec = network.rec
     logits = network.logits(network.prefill(recipe.context))
     rec.store(ops.prediction(rec, logits, _targets(rec, recipe)), "predictions")
@@ -190,9 +190,10 @@ def _losses(rec: Recorder) -> Tensor:
 
 
 def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-    """Returns, for each parameter, the state that holds its gradient; with `so_far`, the sum of both gradients.
+    """Records the backward pass of a micro-batch; returns, for each parameter, the state that holds its gradient.
 
-    `so_far` maps each parameter to its gradient over the earlier micro-batches.
+    `so_far` maps each parameter to its gradient over the earlier micro-batches (empty for the first one), to which the
+    gradient of this micro-batch is added.
     """
     rec, suffix = network.rec, ".sum" if so_far else ""
     with rec.taping() as tape:

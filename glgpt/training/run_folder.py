@@ -1,4 +1,4 @@
-"""Manages the folder of a training run: settings, metrics, samples and saved steps. `state` writes the checkpoints."""
+"""Manages a training run's folder: settings, metrics, samples and saved steps. `training.state` writes checkpoints."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class RunFolder:
     def keep(self, step: int, most: int) -> None:
         """Saves the model of `step` in a separate folder, and deletes all but the last `most` of such folders.
 
-        If `most` is 0, saves nothing. The files are hard links to the run's files, so they need no extra space; the run
-        replaces its files instead of overwriting them.
+        If `most` is 0, saves nothing. The saved files are hard links to the run's files, so they need no extra space.
+        They never change, because the run replaces its files instead of overwriting them.
         """
         self._forget([*(kept_steps(self.path)[: -most + 1] if most > 1 else kept_steps(self.path)), step])
         if not most:
@@ -105,7 +105,7 @@ class RunFolder:
             self._metrics.flush()
 
     def amend(self, step: int, values: dict[str, Any]) -> None:
-        """Adds values to the line of the last step, or appends a line if the step has none."""
+        """Adds values to the last line if it is for `step`; otherwise, appends a line for `step`."""
         lines = self.lines()
         if lines and lines[-1]["step"] == step:
             values = lines.pop() | values

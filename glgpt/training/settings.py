@@ -15,7 +15,7 @@ from glgpt.models.spec import MAX_SIZE, ModelConfig
 SCHEDULES = ("cosine", "linear", "constant")
 MAX_COUNT = 1 << 53  # maximum number of steps and other counts: exact in a double
 MAX_RATE = 3.4e38  # the largest learning rate: shaders take it as a 32-bit float
-PRECISIONS = ("f32", "f16")  # of the inputs of products
+PRECISIONS = ("f32", "f16")  # number formats of the inputs of matrix products
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
 
 
@@ -74,11 +74,11 @@ class Settings:
     dropout: float = 0.0
     recompute: bool = False
     precision: str = "f32"
-    eval_every: int = 250  # number of steps; 0: never (also for the next two fields)
-    sample_every: int = 250
-    save_every: int = 250
-    keep: int = 3  # number of checkpoints whose models are retained
-    eval_tokens: int = 1 << 17  # maximum; 0: all of the validation text
+    eval_every: int = 250  # number of steps between validations; 0: never
+    sample_every: int = 250  # number of steps between samples; 0: never
+    save_every: int = 250  # number of steps between checkpoints; 0: only at the end
+    keep: int = 3  # number of last checkpoints whose models are retained
+    eval_tokens: int = 1 << 17  # maximum number of tokens of a validation; 0: all of the validation text
     sample_tokens: int = 200
     validation: float = 0.1
     seed: int = 0
@@ -147,7 +147,7 @@ class Settings:
 
 
 def settings_for(preset: str | None, model: ModelConfig | None, given: dict[str, Any]) -> Settings:
-    """Returns settings: those `given`, and for the other ones the defaults of the preset or of fine-tuning `model`.
+    """Returns the settings `given`, completed by the defaults of the preset or, with a `model`, those of fine-tuning.
 
     Raises GlgptError for an unknown preset or setting, or for a setting that the model determines.
     """

@@ -41,10 +41,10 @@ def write(
     Face checkpoint, whose metadata holds the SHA-256 of each tensor. `eos` is the id that begins and ends a text; None:
     the tokenizer has none.
 
-    Each array is taken from its mapping once, and released before the next one is taken. A mapping that reads arrays
-    from textures therefore needs memory for only one array. `progress` is called with the number of tensors written and
-    the number of all tensors. Raises OSError, naming the file, if the folder cannot be written. Raises GlgptError,
-    leaving the old files, if a value is not finite.
+    Each array is taken from its mapping once, and released as soon as the tensor of the checkpoint to which it belongs
+    is written. A mapping that reads arrays from textures therefore needs memory for only one such tensor. `progress` is
+    called with the number of tensors written and the number of all tensors. Raises OSError, naming the file, if the
+    folder cannot be written. Raises GlgptError, leaving the old files, if a value is not finite.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shapes = {name: config.parameters[name].shape for name in arrays}
@@ -83,10 +83,11 @@ def write(
 
 
 def read(folder: Path) -> tuple[About, Callable[[str], NDArray[np.float32]]]:
-    """Returns the metadata of the state in a folder, and a function that reads and checks one of the state's arrays.
+    """Returns the metadata of the state in a folder, and a function that reads and checks the array with a given name.
 
-    If the state has no checksums (browsers write none), only the shapes are checked, and whether all values are finite.
-    Raises FileError, naming file and field or tensor, for a folder without a state, or a state that is damaged.
+    If the state has no checksums (browsers write none), the function checks only the type and the shape, and that all
+    values are finite. Raises FileError, naming file and field or tensor, for a folder without a state, or a state that
+    is damaged.
     """
     path = folder / STATE
     if not path.exists():

@@ -60,7 +60,8 @@ class TrainingTextures:
     def upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
         """Uploads the ids of a micro-batch, of shape `[batch, context]`.
 
-        In every tensor of the program, row `token * batch + sequence` belongs to this token of this sequence.
+        In every tensor of the program, row `position * batch + sequence` belongs to the token at this position of this
+        sequence.
         """
         ids = inputs.T.reshape(-1)
         self.put(f"ids.{len(ids)}", ids[:, None])

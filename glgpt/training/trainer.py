@@ -140,7 +140,7 @@ class Trainer:
             self._met = 0, 0  # batch and context of the last program that ran; zeros before the first step
             self._compiled = False
             self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0
-            self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # the same bits as a signed scalar
+            self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # scalars are signed: the same 32 bits
             self.device, self.choice = device_settings.open()
             self._in_flight: deque[_Step] = deque()  # steps with unread losses
             self._results: list[StepResult] = []  # results read but not yet returned
@@ -200,7 +200,11 @@ class Trainer:
         self._met, self._compiled = shape, True
 
     def _shape_for(self, batch: int, length: int) -> tuple[int, int]:
-        """Returns (batch, context) to record: the given values; else the largest so far, or larger ones if needed."""
+        """Returns (batch, context) to record.
+
+        A value from the settings is used as given. Otherwise it is the largest so far, or a larger one if this step
+        needs it. If the two together would exceed a texture, values that were not given are those of this step.
+        """
         (given_batch, given_context), (most, longest) = self._given, self._met
         context = length
         if longest:  # a power of two, so that few lengths are compiled
@@ -282,7 +286,7 @@ class Trainer:
             step = self._in_flight.popleft()
             if not step.scale or math.isfinite(grad_norm):
                 break
-            if not math.isfinite(loss):  # no scale helps: as in f32, this step has no effect
+            if not math.isfinite(loss):  # no loss scale helps; as in f32, the step changes no parameter
                 self._play_again(self._release(step.number, step.scale))
                 break
             self._take_again(step, step.scale)
@@ -312,7 +316,10 @@ class Trainer:
             self._play(replace(step, scale=self.loss_scale, overflows=0))
 
     def _settle(self) -> None:
-        """Waits for steps that may have to be repeated; their results are returned with the next results."""
+        """In f16, waits for the steps in flight, which may have to be repeated.
+
+        The next call of `submit` or `drain` returns their results.
+        """
         if self.loss_scale:
             self._results = self.drain()
 
@@ -358,8 +365,8 @@ class Trainer:
     def not_finite(self) -> str | None:
         """Returns the name of the first tensor that contains a NaN or an infinity; None if there is none.
 
-        Checks the parameters, then the gradients, from the last parameter to the first, of the first step whose loss or
-        norm was not finite; for this, the backward pass of that step runs again.
+        Checks the parameters first. If they are finite, runs the backward pass again for the first step whose loss or
+        norm was not finite, and checks its gradients, from that of the last parameter to that of the first.
         """
         for name in self.config.parameters:
             if not np.isfinite(self.textures.read(name)).all():
@@ -455,7 +462,7 @@ class Trainer:
         """
         about, tensor = training_state.read(Path(folder))
         options = about.recipe.model_dump() | {"lr": about.lr, "seed": about.seed}
-        made = about.made  # another kernel sums in another order: use the same one on the same device
+        made = about.made  # kernels add in different orders, so use the previous kernel if the device is the same
         if made and made.on == open_device(overrides.get("device", "auto")).renderer:
             options |= {"kernel": made.kernel, "fetch": made.fetch}
         trainer = cls(models.from_fields(about.config), **(options | overrides))

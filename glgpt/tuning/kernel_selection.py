@@ -28,9 +28,11 @@ STORAGES = ("float", "uint")
 CACHE_DTYPES = ("f32", "f16")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
 COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # name -> `Kernel.contiguous`, for one-row products
-PANELS_PAY = 0.8  # panels are used if they reduce the time of a one-row product to less than this fraction
-ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and number of weights: enough to exceed the caches
-ADDED = 16  # count of numbers that a device adds up in the test of blending
+# Panels (weights stored in strips of neighbouring columns) are used if they reduce the time of a one-row product to
+# less than this fraction.
+PANELS_PAY = 0.8
+ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and number of weights (more than caches can hold)
+ADDED = 16  # how many numbers a device adds up in the test of blending
 MIN_PROBE_S = 0.003  # minimum seconds of a long run of the probe
 STEADY = 1.3  # maximum ratio of the times of the two fastest runs of a product; if it is larger, the machine was busy
 VERSION = 11  # version of the cached results of the probe (probe.json) and of the test of blending (blending.json)
@@ -57,7 +59,7 @@ class DeviceSettings:
 
     `device` is "auto", "software", "gpu" or an EGL index; `kernel`, `fetch` and `storage` are names that `glgpt info`
     lists. `cache_dtype` is the format of keys and values in the caches, "f32" or "f16"; "auto" is f32, except in pages
-    with quantized weights, where it is f16.
+    with quantised weights, where it is f16.
     """
 
     device: str | int = "auto"
@@ -223,7 +225,7 @@ def cache_file() -> Path:
 
 
 def probe_key(device: Device, options: Options) -> str:
-    """Returns the key under which the results for a driver are cached."""
+    """Returns the key under which the probe's results for a driver are cached."""
     return f"{VERSION} {device.renderer} {device.version} {options.header} {options.storage}"
 
 
@@ -266,7 +268,8 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
     alternate.
     """
     players: dict[str, Player] = {}
-    runs: dict[str, tuple[int, list[float], list[float]]] = {}  # further plays of a long run; seconds of short and long
+    # Number of further plays in a long run, seconds of the short runs, seconds of the long runs
+    runs: dict[str, tuple[int, list[float], list[float]]] = {}
     weights: dict[int, Mapping[str, TextureArray]] = {}  # weights of the one-row products, by `contiguous`
     size = min(Limits().max_texture_size, device.limits.max_texture_size)
     limits = Limits(size, max_draw_buffers=device.limits.max_draw_buffers)

@@ -1,8 +1,8 @@
 """Connects a client to a split server, which runs some of a model's blocks.
 
-A step sends the hidden states or ids of a few positions of a text, its rows. A session (one text) on the server holds
-the rows that it has processed, as attention caches. Steps are numbered, so that the client can resume after a
-disconnect.
+A step sends rows: the hidden states or token ids of a few positions of a text. For each text, the server has a session,
+which holds the attention caches of the rows that the server has processed. Steps are numbered, so that the client can
+resume after a disconnect.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Traffic:
 class Connection:
     """A session on a split server. `submit` sends steps; `take` returns their answers in the same order.
 
-    `wire` is the number format of hidden states; `part` requests fewer blocks than the server holds. For up to
-    `patience` seconds, the client tries to restore a lost connection, and then resends unanswered steps. If the server
-    has lost the session, `take` raises `ForgottenError`. The constructor raises GlgptError for an invalid address, an
-    unreachable server, or a server that refuses.
+    `wire` is the number format of hidden states; `part` requests fewer blocks than the server holds. If the connection
+    is lost, the client tries for up to `patience` seconds to restore it, and then resends unanswered steps. If the
+    server has lost the session, `take` raises `ForgottenError`. The constructor raises GlgptError if the address is
+    invalid, or if the server is unreachable or refuses the client.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Connection:
     def _count(self, header: Stepped | Looked, received: int, sent: float, rows: int) -> None:
         traffic, now = self.traffic, time.perf_counter()
         there, queue = header.ms, header.queue_ms if isinstance(header, Stepped) else 0.0
-        since = max(sent, self._last)  # pipelined steps overlap: a step's time counts from the previous answer
+        since = max(sent, self._last)  # pipelined steps overlap: the time before the previous answer is not counted
         self._last = now
         traffic.steps, traffic.rows, traffic.received = (
             traffic.steps + 1,
@@ -170,7 +170,10 @@ class Connection:
         traffic.wire_ms += max(0.0, 1000 * (now - since) - there - queue)
 
     def _heed(self, header: Failed) -> None:
-        """Handles an error from the server: restarts the session, or raises GlgptError if the error is final."""
+        """Handles an error from the server. If it is final, raises GlgptError.
+
+        Otherwise opens a new session, and raises ForgottenError so that the caller sends the text again.
+        """
         if header.code not in AGAIN:
             self.abandon()  # otherwise the step would be resent
             raise GlgptError(f"{self.url}: {quoted(header.message, 300)}")

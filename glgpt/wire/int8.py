@@ -1,6 +1,7 @@
 """Encodes rows of numbers as int8 with one scale per row: first all scales in f32, then the values, little-endian.
 
-Hidden states and a federation's parameters are sent in this form. `viewer/src/runtime/gl/int8.ts` makes the same bytes.
+Split models send hidden states in this format, and federations send weight changes. `viewer/src/runtime/gl/int8.ts`
+makes the same bytes.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ Floats = NDArray[np.float32]
 
 
 def nbytes(count: int, width: int) -> int:
-    """Returns how many bytes `count` numbers take in rows of `width`, of which the last may be shorter."""
+    """Returns how many bytes `count` numbers take in rows of `width` numbers. The last row may be shorter."""
     return count + 4 * -(-count // width)
 
 
 def encode(values: Floats, width: int) -> bytes:
-    """Encodes numbers in rows of `width`, of which the last may be shorter; a row of zeros has scale 1."""
+    """Encodes numbers in rows of `width` numbers. The last row may be shorter. A row of zeros has scale 1."""
     flat = values.reshape(-1)
     rows = np.zeros((-(-len(flat) // width), width), np.float32)
     rows.reshape(-1)[: len(flat)] = flat
     scales = np.abs(rows).max(axis=1) / np.float32(127)
     scales = np.where(scales > 0, scales, np.float32(1))
-    levels = np.rint(rows / scales[:, None]).clip(-127, 127).astype(np.int8)  # clip: a subnormal scale is imprecise
+    levels = np.rint(rows / scales[:, None]).clip(-127, 127).astype(np.int8)  # clip: subnormal scales are imprecise
     return bytes(scales.astype("<f4").tobytes() + levels.reshape(-1)[: len(flat)].tobytes())
 
 
 def decode(data: bytes | memoryview, count: int, width: int) -> Floats:
-    """Decodes `count` numbers in rows of `width` to one array; they may be NaN or infinite if their scales are."""
+    """Returns the `count` decoded numbers of rows of `width` as one array; NaN or infinite if their scales are."""
     rows = -(-count // width)
     scales = np.repeat(np.frombuffer(data, "<f4", rows), width)[:count]
     with np.errstate(all="ignore"):  # the callers refuse numbers that are not finite

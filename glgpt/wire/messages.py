@@ -1,4 +1,4 @@
-"""Defines the messages of a split model's client and server: a line of JSON and a payload in one WebSocket message.
+"""Defines the messages of a split model's client and server: each is JSON and a binary payload in a WebSocket message.
 
     client                                              server
     open  protocol, token?, model?, session?,       ->  opened  session, held, seq, the server's part
@@ -8,9 +8,9 @@
                                                     <-  error   code, message
 
 A message is the length of its JSON (4 bytes, little-endian), the JSON in UTF-8, and the payload. A row is a position of
-the text; a session holds the rows that it has processed. `pos` is the position of the first of `n` rows; if the session
-already holds rows from `pos` on, these are discarded first. `seq` numbers the steps of a session consecutively. If the
-client resends the last step, the server answers as before.
+the text; a session holds the rows that the server has processed. `pos` is the position of the first of `n` rows; if the
+session already holds rows from `pos` on, these are discarded first. `seq` numbers the steps of a session consecutively.
+If the client resends the last step, the server sends the same answer again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAX_HEADER_BYTES = 16384  # maximum bytes of a message's JSON
 MAX_GUESSES, MAX_ALTERNATIVES = 7, 32
 _LENGTH = struct.Struct("<I")
 
-# Codes of errors. After a code in the first line, the client reconnects and sends its rows again. A code in the second
-# line is final.
+# Codes of errors. After one of the codes in `AGAIN`, the client reconnects and sends its rows again. The others are
+# final.
 EVICTED, DRAINING, ORDER, FULL = "evicted", "draining", "order", "full"
 TOKEN, UNSUITABLE, BAD = "token", "unsuitable", "bad"
 AGAIN = (EVICTED, DRAINING, ORDER, FULL)
@@ -48,7 +48,7 @@ class _Message(BaseModel):
 
 
 class Ask(_Message):
-    """Requests the token after the last row; the part with the head samples it as a `Sampler` with `seed` would.
+    """Requests the token after the last row. The server with the head samples it as a `Sampler` with `seed` would.
 
     `draw` is the number of earlier random draws. With `guesses`, the rows are a token and guesses of the tokens after
     it; the answer has the correct guesses and the token after them. `alternatives` is the number of likeliest tokens to
@@ -114,7 +114,7 @@ Candidate = tuple[Count, Annotated[float, Field(ge=0, le=1.001)], Annotated[floa
 
 
 class Opened(_FromServer):
-    """The answer to `open`: the session, its number of rows, its last step, and the part on the server."""
+    """The answer to `open`: the session, its number of rows, the number of its last step, and the server's blocks."""
 
     op: Literal["opened"] = "opened"
     session: Annotated[str, Field(max_length=64)]
@@ -170,7 +170,7 @@ _SERVER: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="op
 
 
 def encode(header: _Message, *payload: bytes | memoryview) -> bytes:
-    """Returns a message as bytes, copying each part of the payload once."""
+    """Returns a message as bytes. Each part of the payload is copied only once."""
     fields = {"op": getattr(header, "op", "")} | header.model_dump(exclude_defaults=True)
     text = json.dumps(fields, separators=(",", ":")).encode()
     return b"".join((_LENGTH.pack(len(text)), text, *payload))

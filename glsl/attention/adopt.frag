@@ -1,5 +1,5 @@
-// Copies keys and values from a text's caches, from row `pos` on, to the caches that several texts share, from row
-// `row` on.
+// Copies keys and values from a text's own caches to the caches that several texts share: the rows from `pos` on are
+// copied to the rows from `row` on.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int from = min(pos + p.y - row, K_H - 1);

@@ -1,6 +1,7 @@
-// attended(c4) combines the ranges of keys that `attend_row.frag` computed. It returns the mean of texel c4 of all
-// ranges, each weighted by its sum of exponentials.
-// With several rows, FIRST_RANGE is the row of X that holds this row's first range, and AT is this row's position.
+// attended(c4) returns texel c4 of the output of attention for one row. It combines the results of `attend_row.frag`
+// for the ranges of keys: their mean, weighted by the sums of exponentials, whose logarithms are in LOGS.
+// If there are several rows, a shader defines FIRST_RANGE (the row of X that holds the first range of the row that it
+// computes) and AT (the position of this row).
 #ifndef FIRST_RANGE
 #define FIRST_RANGE 0
 #define AT pos

@@ -1,11 +1,12 @@
-// y[t, head] = x[t, head], where the heads of x begin at texel column FIRST. Columns (i, i + ROTATED / 2) of a head are
-// rotated by the angle position * frequency[i] and multiplied by FACTOR; columns from ROTATED on are copied. Row t has
-// position pos + t; with FROM_ZERO t / BATCH, since rows of BATCH sequences alternate.
+// Rotates heads by their position: y[t, head] = rotated x[t, head], where the heads of x begin at texel column FIRST.
+// Each pair of columns (i, i + ROTATED / 2) of a head is rotated by the angle position * frequency[i] and multiplied by
+// FACTOR; columns from ROTATED on, or without FREQUENCIES all columns, are copied. Row t has position pos + t. With
+// FROM_ZERO, the rows of BATCH sequences alternate, and row t has position t / BATCH.
 // With SCALES, each head is normalised first: multiplied by its scale and by (GAIN + GAIN_OFFSET).
 // With PARTIAL_SUMS, x is given as the partial sums of one row, which are added up here. With PLACES, x has a row for
-// each of several texts: row i of x is written to row (`row` + i) of y and rotated by the position PLACES[i]. With
-// OTHER, the pass also copies as many heads (the values) to OTHER without rotation: from x's product, beginning at
-// texel column OTHER_FIRST, or from the product SECOND_SUMS.
+// each of several texts: row i of x is written to row (`row` + i) of y and rotated by the position PLACES[i].
+// With OTHER, the pass also copies the same number of other heads (the values) to OTHER without rotation. They come
+// from the product that holds x, beginning at texel column OTHER_FIRST, or from the separate product SECOND_SUMS.
 // With INTO, y is wider than x: x is written to the columns from texel INTO on, and the other columns are 0.
 #ifdef PARTIAL_SUMS_W
 #include "finished_sum.glsl"

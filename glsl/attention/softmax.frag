@@ -1,5 +1,6 @@
-// pattern = exp(score - maximum) / sum; zero for keys beyond the row's position. With TO_POSITION, texels beyond the
-// positions of all rows that a fragment computes are not written.
+// pattern = exp(score - maximum) / sum; zero for keys after the row's position. STATS holds the pairs (maximum, sum) of
+// parts of the row, which are merged here. With TO_POSITION, a fragment writes nothing if its keys come after the
+// positions of all rows that it computes.
 #include "softmax.glsl"
 
 void main() {

@@ -1,6 +1,7 @@
-// Pairs (maximum, sum of exp(score - maximum)) of scores; merge_softmax returns the pair of two sets of scores together
-// (Milakov and Gimelshein 2018).
-// The initial maximum is a finite constant below every score, which avoids differences of infinities.
+// A set of scores is summarised by a pair (maximum, sum of exp(score - maximum)). merge_softmax returns the pair of the
+// union of two sets from their pairs (Milakov and Gimelshein 2018).
+// NOTHING is the pair of no scores. Its maximum is a finite constant below every score, since the difference of two
+// infinities is NaN.
 const vec2 NOTHING = vec2(-3.0e38, 0.0);
 
 vec2 merge_softmax(vec2 a, vec2 b) {

@@ -1,5 +1,5 @@
-// dx = pattern * (dy - sum over the row of pattern * dy), where dy is the gradient of the pattern. Like the pattern, dx
-// is zero for keys beyond the row's position.
+// The gradient of a softmax: dx = pattern * (dy - sum over the row of pattern * dy), where dy is the gradient of the
+// pattern. Like the pattern, dx is zero for keys after the row's position. STATS holds the sums of parts of the row.
 #include "pattern.glsl"
 
 void main() {

@@ -1,5 +1,5 @@
-// Texel k of a row = the sum of pattern * dy over texels k, k + Y_W, k + 2 Y_W .. of the row, where dy is the gradient
-// of the pattern.
+// Texel k of a row of y = the sum of pattern * dy over texels k, k + Y_W, k + 2 Y_W .. of the same row of the pattern,
+// where dy is the gradient of the pattern.
 #include "pattern.glsl"
 
 void main() {

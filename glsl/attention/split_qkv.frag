@@ -1,7 +1,7 @@
 // Splits a product into q, k and v, and writes row t of each to row `pos` + t of its cache. The product holds the
-// columns of q, then those of k, then those of v. With MOMENTS, the product is given as partial sums of one row before
-// its norm; they are added up here, and the norm is applied. With several such rows, row BATCH_ROW is written to row
-// `row` + BATCH_ROW.
+// columns of q, then those of k, then those of v. With MOMENTS, the product was computed from one row before its norm,
+// and is given as partial sums: they are added up here, and the norm is applied. If there are several such rows, row
+// BATCH_ROW of them is written to row `row` + BATCH_ROW.
 #ifdef MOMENTS
 #include "folded_norm.glsl"
 #include "partial_sums.glsl"

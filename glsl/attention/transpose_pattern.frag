@@ -1,4 +1,5 @@
-// y[s, sequence and head, t] = x[t, sequence and head, s] for t < ROWS; zero for other t.
+// Transposes each pattern: y[s * N_HEAD + g, t] = x[t * N_HEAD + g, s] for t < ROWS, and zero for other t. g is the
+// number of a head among those of all sequences.
 float value(int t, int g, int s) { return t < ROWS ? x_one(t * N_HEAD + g, s) : 0.0; }
 
 void main() {

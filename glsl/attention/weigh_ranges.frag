@@ -1,4 +1,5 @@
-// Combines the RANGES ranges of keys of each row of attention; each row has its own position.
+// Computes the output of attention for several rows, each at its own position: combines the RANGES ranges of keys of
+// each row (`attended.glsl`).
 #define FIRST_RANGE (int(gl_FragCoord.y) * RANGES)
 #define AT int(PLACES(0, int(gl_FragCoord.y), 0).x)
 #include "attended.glsl"

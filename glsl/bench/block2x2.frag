@@ -1,4 +1,4 @@
-// A product with a 2 x 2 block of the matrix in each texel, the packing of tfjs and onnxruntime-web.
+// A matrix product in which each texel holds a 2 x 2 block of a matrix, as in tfjs and onnxruntime-web.
 precision highp sampler2D;
 uniform sampler2D u_x, u_w;
 layout(location = 0) out vec4 y;

@@ -1,4 +1,4 @@
-// Only multiply-adds, to measure their peak rate: eight independent chains after a single fetch.
+// Measures the peak rate of multiply-adds: eight of them at a time, after a single fetch.
 void main() {
   vec4 x = X(0, 0, 0), a[8];
   for (int i = 0; i < 8; i++) a[i] = x + float(i);

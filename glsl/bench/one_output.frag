@@ -1,4 +1,4 @@
-// A product with one value per texel and one output per fragment, as in many WebGL ports.
+// A matrix product with one value per texel and one output per fragment, as in many WebGL ports of models.
 precision highp sampler2D;
 uniform sampler2D u_x, u_w;
 layout(location = 0) out float y;

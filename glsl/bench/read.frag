@@ -1,4 +1,4 @@
-// Reads a texture once and adds it up, in the order of `matvec.frag`: a fragment reads ACROSS neighbouring texels of
+// Reads each texel of a texture once, in the order of `matvec.frag`: a fragment adds up ACROSS neighbouring texels of
 // each of ROWS_EACH rows.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);

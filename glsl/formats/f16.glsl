@@ -1,13 +1,14 @@
-// Eight float16 of two column tiles: x and y hold the four values of tile 0, and z and w hold those of tile 1.
+// A texel holds eight float16 of two column tiles: components x and y hold the four values of tile 0, and z and w those
+// of tile 1.
 #ifdef NO_PACKING
-// IEEE 754 conversions in integer operations, for drivers that lack packHalf2x16 or are slow at it (Mesa's software
-// drivers take twice as long).
+// IEEE 754 conversions in integer operations, for drivers that do not have packHalf2x16, and for Mesa's software
+// drivers, which take twice as long with it.
 
-// Converts float16 numbers: `magnitude` is the exponent and the fraction, shifted left by 13 bits. Infinities and NaN
-// have exponent 255 after the addition, and the multiplication preserves them. A subnormal f * 2^-24 becomes m = (1 + f
-// / 1024) * 2^-15 instead; 2 m - 2^-14 corrects this. For a normal number, 2 m - 2^-14 is at least m, so the smaller of
-// m and 2 m - 2^-14 is always correct. They are compared as integers, since the bits of positive floats have the same
-// order as the floats.
+// Converts four float16 numbers: `magnitude` is the exponent and the fraction, shifted left by 13 bits. The addition
+// and the multiplication give m, which is the correct float32 for normal numbers, infinities and NaN. For a subnormal
+// number f * 2^-24, m is (1 + f / 1024) * 2^-15, and 2 m - 2^-14 is correct. For a normal number, 2 m - 2^-14 is at
+// least m, so the smaller of m and 2 m - 2^-14 is always correct. They are compared as integers, since the bits of
+// positive floats have the same order as the floats.
 vec4 halves_to_floats(uvec4 magnitude, uvec4 sign_bit) {
   vec4 m = uintBitsToFloat(magnitude + 0x70000000u) * 1.9259299443872359e-34;  // 2^-112
   uvec4 bits = min(floatBitsToUint(m), floatBitsToUint(m + m - 6.103515625e-5));
@@ -22,7 +23,7 @@ vec4 unpack_four(uvec2 t) {
   return halves_to_floats(uvec4(low.x, high.x, low.y, high.y), uvec4(low_sign.x, high_sign.x, low_sign.y, high_sign.y));
 }
 
-// Rounds to nearest, ties to even.
+// Returns the bits of the nearest float16; of two that are equally near, the one with an even fraction.
 uint float_to_half(float v) {
   uint bits = floatBitsToUint(v), sign_bit = (bits >> 16u) & 0x8000u, a = bits & 0x7fffffffu;
   if (a > 0x7f800000u) return sign_bit | 0x7c00u | max((a >> 13u) & 1023u, 1u);  // NaN
@@ -39,9 +40,9 @@ uvec2 pack_four(vec4 v) {
 #else
 float half_to_float(uint bits) { return unpackHalf2x16(bits).x; }
 vec4 unpack_four(uvec2 t) { return vec4(unpackHalf2x16(t.x), unpackHalf2x16(t.y)); }
-// Some drivers round towards zero (Direct3D's rules), so values beyond the range of float16 become 65504. Setting all
-// bits of the exponent makes such values NaN instead, so that training finds steps whose gradients overflow. On other
-// drivers such values are infinite already.
+// Some drivers round towards zero (Direct3D's rules), so that values beyond the range of float16 become 65504. Setting
+// all bits of the exponent makes such values NaN instead, so that training finds steps whose gradients overflow. On
+// drivers that round to nearest, such values are infinite and stay so.
 uvec2 pack_four(vec4 v) {
   uvec4 over = uvec4(greaterThanEqual(abs(v), vec4(65520.0))) * 0x7c00u;
   return uvec2(packHalf2x16(v.xy) | over.x | (over.y << 16u), packHalf2x16(v.zw) | over.z | (over.w << 16u));

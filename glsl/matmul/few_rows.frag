@@ -1,12 +1,13 @@
 // Multiplies a few rows of x by w. K is split into SPLIT_K slices, and sums are added in the order of `matvec.frag`.
-// Row tile i of y holds the partial sums of ROW_GROUPS rows of x, stacked vertically: group g is row
-// i * ROW_GROUPS + g. For its slice of K, a fragment reads COLUMNS texels of each row of w and multiplies them by the
-// matching elements of Y_NR rows of x.
-// Number of texels per row of w; a pass may use only some of the column tiles of a texel.
+// Row tile i of y holds the partial sums of ROW_GROUPS rows of x, one below the other, from row i * ROW_GROUPS on. For
+// its slice of K, a fragment reads COLUMNS texels of each row of w and multiplies them by the matching elements of Y_NR
+// rows of x.
+
+// Number of texels of a row of w that a fragment reads; the pass may use only some of the column tiles in a texel.
 #define COLUMNS ((Y_NC + W_SHARED - 1) / W_SHARED)
 #define TILE(j) ((j) % W_SHARED)
 
-// sums += four columns of each row of x, those of texel k4, times the four matching rows of w.
+// MULTIPLY adds to `sums` the product of four columns of x (texel k4 of each row) and the four matching rows of w.
 #define MULTIPLY(sums, k4) { \
     int tile = W_TR == 1 ? 0 : 4 * (k4) / W_H, row_of_w = W_Y(4 * (k4) - tile * W_H); \
     W_TEXEL w[4 * COLUMNS]; \
@@ -38,8 +39,8 @@ void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY % SPLIT_K, group = p.y / (BY * SPLIT_K);
   vec4 acc[Y_N];
-  // For each row of x: the sum of the elements that meet one group of rows of w. It is multiplied by the group's
-  // minima.
+  // For each row of x: the sum of the elements by which a group of rows of w is multiplied. This sum times the group's
+  // minima is their contribution to the product.
   float inputs[Y_NR];
   START_INPUTS
   ivec3 at[COLUMNS];  // texel coordinates in w: (texel, first row, layer)
@@ -56,7 +57,7 @@ void main() {
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n], SCALING(j), inputs[i - Y_I]);
   Y_TILES(SCALE)
 #elif defined W_GROUP
-  // The sums over each group of rows of w are multiplied by the group's scales.
+  // The sum over each group of rows of w is multiplied by the group's scales.
   for (int k4 = slice * SLICE; k4 < end;) {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);

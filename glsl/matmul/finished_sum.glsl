@@ -1,7 +1,7 @@
-// finished_sum(c4, row) returns texel c4 of the product of one row, from the partial sums of the product. With MOMENTS,
-// the sums were computed from the row before its norm, and the norm is applied here; `row` is the result of
-// mean_and_scale. SHIFT is a linear layer's bias that is not folded into the norm.
-// second_sum returns the same for SECOND_SUMS, which is another product of this row and has the same shape.
+// finished_sum(c4, row) returns texel c4 of the product of one row, from the partial sums of the product. `row` is the
+// result of mean_and_scale. With MOMENTS, the product was computed from the row before its norm, and the norm is
+// applied here. SHIFT is the bias of a linear layer that was not folded into the norm's bias.
+// second_sum(c4, row) returns the same for SECOND_SUMS, another product of this row that has the same shape.
 #include "partial_sums.glsl"
 #ifdef MOMENTS
 #include "folded_norm.glsl"

@@ -1,16 +1,17 @@
-// Computes the product of a normed row and w from the product of the row before its norm and w: for
-// x' = (x - mean) / deviation * gain + bias, x' w = ((x gain) w - mean (gain w)) / deviation + bias w. The samplers
-// gain_w and bias_w hold gain w and bias w (+ the layer's bias). Without these samplers the norm is an RMS norm:
-// x' w = (x gain) w / root mean square.
-// Each texel of MOMENTS holds (mean, sum of squared deviations, count) of a slice of the row; one loop without a
-// division combines the slices. If the mean square overflows, the factor is set to infinity, since
-// 1 / sqrt(infinity) = 0 would turn the row into the bias and hide the overflow.
+// Applies a norm after a product with a weight w. `normed` converts the product of (x gain) and w to the product of the
+// normed row x' = (x - mean) / deviation * gain + bias and w: x' w = ((x gain) w - mean (gain w)) / deviation + bias w.
+// The inputs gain_w and bias_w hold gain w and bias w (+ the layer's bias). Without these inputs, the norm is an RMS
+// norm: x' w = (x gain) w / root mean square.
+// mean_and_scale returns (mean, 1 / deviation) of the row. Each texel of MOMENTS holds (mean, sum of squared
+// deviations, count) of a slice of the row; one loop without a division combines the slices. If the mean square
+// overflows, the scale is set to infinity, since 1 / sqrt(infinity) = 0 would turn the row into the bias and hide the
+// overflow.
 #include "finite.glsl"
 #include "places.glsl"
 #ifndef BATCH_ROW
 #define BATCH_ROW 0
 #endif
-// With MOMENTS_FIRST, MOMENTS is what `stream_moments.frag` wrote, from pixel column MOMENTS_FIRST on.
+// With MOMENTS_FIRST, MOMENTS is the output of `stream_moments.frag`, which begins at pixel column MOMENTS_FIRST.
 #ifdef MOMENTS_FIRST
 vec2 mean_and_scale() {
   vec4 m = vec4(0.0);
@@ -31,7 +32,7 @@ vec2 mean_and_scale() {
 }
 #else
 vec2 mean_and_scale() {
-  float origin = MOMENTS(0, BATCH_ROW, 0).x;  // sums are relative to this, so that a large mean costs no precision
+  float origin = MOMENTS(0, BATCH_ROW, 0).x;  // subtracted from means, so that a large mean costs no precision
   vec3 sum = vec3(0.0);  // over slices: n d, n d^2 (n: count, d: mean - origin), squared deviations
   for (int i = 0; i < MOMENTS_W; i++) {
     vec4 m = MOMENTS(0, BATCH_ROW, i);

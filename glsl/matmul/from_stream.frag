@@ -1,4 +1,4 @@
-// y = the row that the residual stream holds in blocks: see `stream.glsl`.
+// Converts a residual stream, which is stored in blocks (`stream.glsl`), to a row y.
 #include "stream.glsl"
 
 void main() {

@@ -1,7 +1,7 @@
 // y[M, N] = act(x[M, K] w[K, N] + bias) (+ residual). A fragment computes one texel of every tile that the pass writes,
 // so each fetched texel of x is used for all column tiles, and each texel of w is used for all row tiles. With
-// SPLIT_K > 1, K is split into slices: each tile of y holds the partial sums of all slices, next to each other, and
-// `matmul_sum.frag` adds them up.
+// SPLIT_K > 1, K is split into slices. Each tile of y then holds the partial sums of all slices, next to each other,
+// and `matmul_sum.frag` adds them up.
 #include "activation.glsl"
 
 #define ACROSS (Y_W / SPLIT_K)
@@ -14,9 +14,9 @@ ivec2 p;
 vec4 acc[Y_N];
 #include "weight_rows.glsl"
 
-// acc += x (four columns of each row tile) times four rows of w. In f32 the four products are added to each other
-// before they are added to acc: acc is then rounded a quarter as often, which halves the error. With packed factors
-// each product is added to acc, since packing has already lost more precision than that.
+// multiply adds to acc the product of x (four columns of each row tile) and four rows of w. In f32, the four products
+// are added to each other before they are added to acc: acc is then rounded a quarter as often.
+// If x is packed, each product is added to acc directly, since packing has already lost more precision than that.
 #ifdef W_GROUP
 void multiply(vec4 x[Y_NR], int tile, int row, Scaling scaling[X_SHARED * Y_NC], int first) {
 #else
@@ -28,7 +28,7 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
 #define LANE_W(n, i, j) acc[n] += x[i - Y_I].w * ROW(3, j);
 #define FOUR(n, i, j) \
   acc[n] += x[i - Y_I].x * ROW(0, j) + x[i - Y_I].y * ROW(1, j) + x[i - Y_I].z * ROW(2, j) + x[i - Y_I].w * ROW(3, j);
-  vec4 w[4 * Y_NC];  // local, since the page's prefill took 10% longer with a global array
+  vec4 w[4 * Y_NC];  // local, because a global array made prefills in the page 10% slower
   FETCH_ROWS
 #if X_SHARED == 1
   Y_TILES(FOUR)
@@ -37,9 +37,10 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
 #endif
 }
 
-// Multiplies `n` texels of each row of x, from texel `x0` of `layer` on, by the matching rows of w; with SPLIT_K > 1,
-// only the texels of this fragment's slice. at[t] is for column tile t of the texels: (row tile of w, row in it) that
-// match the first texel. The row tile is -1 if the column tile is beyond the end of x.
+// segment multiplies `n` texels of each row of x, from texel `x0` of `layer` on, by the matching rows of w; with
+// SPLIT_K > 1, only the texels of this fragment's slice. For column tile t within a texel of x, at[t] is where the rows
+// of w begin that match the first texel: (row tile of w, row in this tile). The row tile is -1 if column tile t is
+// beyond the end of x.
 #define FETCH_X(n, i) t[n] = X(i * X_ACROSS + layer, p.y, x0 + k);
 #define MULTIPLY(tile) \
   if (at[tile].x >= 0) { \
@@ -55,7 +56,7 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
     X_EACH_SHARED(MULTIPLY) \
   }
 #ifdef W_GROUP
-  // In each round, the rows of w that match a column tile of x are in one group, so they share their scales.
+  // In each round of this loop, the rows of w that match a column tile of x are in one group, so they share scales.
   while (k < end) {
     int stop = end;
     Scaling scaling[X_SHARED * Y_NC];
@@ -73,7 +74,7 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
   }
 #else
 #define SCALING_OF(tile)
-  int count = n % SPLIT_K == 0 ? n / SPLIT_K : end - k;  // usually a constant, which makes packed products 10% faster
+  int count = n % SPLIT_K == 0 ? n / SPLIT_K : end - k;  // usually constant: products with packed x are then 10% faster
   for (int m = 0; m < count; m++, k++) STEP
 #endif
 }
@@ -98,8 +99,8 @@ void main() {
 #endif
   Y_TILES(START)
 #if defined UNROLL_TILES && W_SHARED > 1 && W_TC > Y_TC
-  // A tile of y spans several tiles of w, and a fragment needs one of these. There is one copy of the loop for each, so
-  // that decoding shifts by a constant; this saves 5% of a product's time.
+  // A tile of y spans several tiles of w, and a fragment needs one of these. The loop is repeated for each tile of w,
+  // so that decoding shifts by a constant; this saves 5% of a product's time.
 #define WITH_TILE(t) \
   if (p.x / W_W == t) { \
     for (int n = 0; n < Y_NC; n++) tile_of[n] = ((Y_J + n) * (W_TC / Y_TC) + t) % W_SHARED; \

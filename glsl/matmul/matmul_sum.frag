@@ -1,5 +1,5 @@
-// y = act(the sum of a product's partial sums + bias) (+ residual). `matmul.frag` describes the places of partial sums.
-// y has the row tiles of the partial sums, but may have other column tiles.
+// y = act(the sum of a product's partial sums + bias) (+ residual). `matmul.frag` describes where the partial sums are.
+// y has the same row tiles as the partial sums, but may have other column tiles.
 #include "activation.glsl"
 
 #define SLICE_W (PARTIAL_SUMS_W / SPLIT_K)  // width in texels of a slice within a column tile

@@ -1,15 +1,15 @@
 // Multiplies one row x by a matrix w. K is split into SPLIT_K slices, and each fragment computes partial sums:
 // y = x[slice of K] w[slice of K, some columns].
-// Of each row of w, a fragment reads CONTIGUOUS neighbouring texels or, if that is 0, Y_N / W_SHARED texels at
-// distances of STRIDE. Each slice has blocks of 4 x BY pixels that read neighbouring columns of w, so that the pixels
-// that a driver runs together read one stretch of a row.
+// Of each row of w, a fragment reads CONTIGUOUS neighbouring texels or, if CONTIGUOUS is 0, Y_N / W_SHARED texels at
+// distances of STRIDE. The pixels of a slice are in blocks of 4 x BY, and the pixels of a block read neighbouring
+// texels of w. So the pixels that a driver runs together read one stretch of a row.
 // In a blended pass (`Recorder.add_up`), the device adds up several triangles. In each triangle, BANDS pixels compute
 // the same columns for different slices of K, and this pixel is number BAND of them. With INTERLEAVED, a pixel takes
-// every BANDS-th texel of K, so that the rows that these pixels read are close in memory.
+// every BANDS-th texel of K, so that the rows that the BANDS pixels read are close in memory.
 // x is a tensor, or it is computed here: with KEYS, x is the output of attention, combined from ranges of keys; with
-// X_STRIDE, the residual stream times the GAIN of a norm; with PARTIAL_SUMS (and SECOND_SUMS), the hidden layer of an
-// MLP.
-// With PARTS, this many fragments share a texel of w, and each takes every PARTS-th column tile. ADDED is a bias.
+// X_STRIDE, x is the residual stream times the GAIN of a norm; with PARTIAL_SUMS (and SECOND_SUMS), x is the hidden
+// layer of an MLP.
+// With PARTS, PARTS fragments share a texel of w, and each takes every PARTS-th column tile of it. ADDED is a bias.
 #ifdef KEYS
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
@@ -32,11 +32,11 @@
 #define FACTOR(k4) x_at(0, k4)
 #ifdef WHOLE_GROUPS
 #if X_SHARED == 1 && X_W % (W_GROUP / 4) == 0
-#define X_OF_GROUP  // the columns of x that meet a group of rows of w are in one tile
+#define X_OF_GROUP  // the columns of x by which a group of rows of w is multiplied are in one tile
 #endif
 #endif
 #endif
-// Number of texels per row of w; a pass may use only some of the column tiles of a texel.
+// Number of texels of a row of w that a fragment reads; the pass may use only some of the column tiles in a texel.
 #define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)
 #ifdef PARTS
 #define TILE_OF(n) ((n) * PARTS + part)
@@ -44,10 +44,11 @@
 #define TILE_OF(n) ((Y_J + n) % W_SHARED)
 #endif
 
-// sums += 4 * AT_ONCE columns of x, from texel k4 on, times the matching rows of w; texels of K after `last` count as
-// zero. All fetches precede the multiplications: on software GL a fetch is a call that spills the registers, and a GPU
-// waits for all fetches together. Texels of w are fetched row by row, which is 2x faster on software GL than column by
-// column: the texels of a row are in the same memory page, those of a column are not.
+// MULTIPLY adds to `sums` the product of 4 * AT_ONCE columns of x, from texel k4 on, and the matching rows of w; texels
+// of x after `last` count as zero. All fetches precede the multiplications: on software GL a fetch is a call that
+// spills the registers, and a GPU waits only once for all the fetches. Texels of w are fetched row by row, which is 2x
+// faster on software GL than column by column: the texels of a row are in the same memory page, those of a column are
+// not.
 #if AT_ONCE == 1 || (defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0)
 #define WHOLE true
 #define LIMITED(k, last) (k)
@@ -96,7 +97,7 @@ void main() {
 #ifdef PARTIAL_SUMS_W
   vec2 row_norm = mean_and_scale();
 #endif
-#ifdef FIRST_COLUMN  // columns of pixels before FIRST_COLUMN are not drawn here
+#ifdef FIRST_COLUMN  // this pass does not draw the columns of pixels before FIRST_COLUMN
   p.x -= FIRST_COLUMN;
 #endif
 #ifdef ACROSS  // this shader draws products of the same shape next to each other, each ACROSS pixels wide
@@ -115,7 +116,8 @@ void main() {
 #define COLUMN_OF_W column
 #endif
   vec4 acc[Y_N];
-  // The sum of the elements of x that meet one group of rows of w. It is multiplied by the group's minima.
+  // The sum of the elements of x by which a group of rows of w is multiplied. This sum times the group's minima is
+  // their contribution to the product.
   float inputs = 0.0;
   ivec3 at[COLUMNS];  // texel coordinates in w: (texel, first row, layer)
 #define START(n, i, j) acc[n] = vec4(0.0);
@@ -131,9 +133,9 @@ void main() {
   }
 #elif defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0
 #if AT_ONCE == 1
-#define ROUNDS SLICE  // constant: compilers unroll the loop, and a GPU then fetches for several rounds at a time
+#define ROUNDS SLICE  // constant, so that compilers unroll the loop and a GPU fetches for several rounds at a time
 #else
-#define ROUNDS (SLICE / AT_ONCE + min(slice_of_k, 0))  // not constant: unrolling was tried and was not faster
+#define ROUNDS (SLICE / AT_ONCE + min(slice_of_k, 0))  // not constant, to prevent unrolling, which was not faster here
 #endif
 #define EACH_OF_SLICE(sums) \
   if (slice * SLICE < K4) { \
@@ -144,13 +146,14 @@ void main() {
 #endif
   int end = min((slice + 1) * SLICE, K4);
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
-  // The slice is inside one group of rows, so its sums are scaled only at the end; this halves the number of registers.
+  // The slice is inside one group of rows of w, so its sums are scaled only at the end, with half as many registers.
   EACH_OF_SLICE(ADD)
 #define SCALING(n) w_scaling(0, min(4 * slice * SLICE, W_ROWS - 1), at[n / W_SHARED], TILE_OF(n))
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
   Y_TILES(SCALE)
 #elif defined WHOLE_GROUPS
-  // The sums over each group of rows of w are multiplied by its scales. The inner loop has a constant number of rounds.
+  // The sum over each group of rows of w is multiplied by the group's scales. The inner loop has a constant number of
+  // rounds.
   for (int first = slice * SLICE; first < end; first += W_GROUP / 4) {
     int tile = W_TR == 1 ? 0 : 4 * first / W_H, row = 4 * first - tile * W_H, row_of_w = W_Y(row);
     inputs = 0.0;
@@ -172,7 +175,7 @@ void main() {
           w[4 * n + o] = W(tile * W_ACROSS + at[n].z, at[n].y + row_of_w + 4 * k + o, at[n].x);
         }
       }
-      const int m = 0;  // number of the texel of K within this round, which has only one: AT_ONCE is 1
+      const int m = 0;  // used by ROW: the number of the texel of x within a round, which has a single one here
       Y_TILES(ADD_TO_GROUP)
       ADD_INPUTS(x)
     }
@@ -181,7 +184,7 @@ void main() {
     Y_TILES(SCALE)
   }
 #elif defined W_GROUP
-  // The sums over each group of rows of w are multiplied by the group's scales.
+  // The sum over each group of rows of w is multiplied by the group's scales.
   for (int k4 = slice * SLICE; k4 < end;) {
     int tile = W_TR == 1 ? 0 : 4 * k4 / W_H, row = 4 * k4 - tile * W_H;
     int stop = min(end, k4 + (min(row / W_GROUP * W_GROUP + W_GROUP, W_H) - row + 3) / 4);

@@ -1,5 +1,5 @@
-// Folds a norm's gain and bias into the linear layer after it, which has the weight w: g = gain w, and
-// b = bias w + the layer's bias (SHIFT).
+// Folds a norm's gain and bias into the linear layer after the norm: g = gain w, and b = bias w + SHIFT, where w is the
+// weight of the layer and SHIFT is its bias.
 void main() {
   vec4 g[G_N], b[G_N];
 #ifdef SHIFT

@@ -1,7 +1,7 @@
-// Computes the moments of a slice of a row of the residual stream; blending adds up the slices. The moments are (sum of
-// deviations from an origin, sum of their squares, the origin). The origin is near the row's values, which keeps the
-// variance precise if the row has a large mean; only slice 0 writes it. With RMS_NORM, the origin and the first sum
-// are 0.
+// Computes the moments of a slice of the residual stream of one row; blending adds up the slices. The moments are
+// (sum of deviations from an origin, sum of their squares, the origin). The origin is the mean of the row's first
+// texel: it is near the other values, which keeps the variance precise if the row has a large mean. Only slice 0 writes
+// the origin, so that blending adds it once. With RMS_NORM, the origin and the first sum are 0.
 #include "stream.glsl"
 
 void main() {

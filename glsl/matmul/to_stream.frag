@@ -1,5 +1,5 @@
-// Writes a row x as a residual stream in blocks: see `stream.glsl`. The row is divided into STRIDES parts of STRIDE
-// texels. Without PAIRS, all bands except the first are zero.
+// Writes a row x as a residual stream in blocks (see `stream.glsl`). The row is divided into STRIDES parts of STRIDE
+// texels. Without PAIRS, the first band gets the values of x, and all other bands get zeros.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;

@@ -1,9 +1,10 @@
-// FETCH_ROWS fetches four rows of w, from row `row` of row tile `tile` on, in this fragment's column tiles, and decodes
-// them into the array w. All fetches precede all multiplications, since on software GL a fetch is a call that spills
-// the registers. The four rows of a texel column are fetched in succession, so that the processor prefetches them.
-// For a quantised w, scaling[first + n] holds the scales and minima of these rows in column tile n.
+// FETCH_ROWS fetches four rows of w, from row `row` of row tile `tile` on, in the column tiles that this fragment
+// computes, and decodes them into the array w. All fetches precede all multiplications, since on software GL a fetch is
+// a call that spills the registers. For each texel column, the four rows are fetched one after the other, so that the
+// processor prefetches them. For a quantised w, scaling[first + n] holds the scales and minima of the four rows in
+// column tile n.
 #define ROW(o, j) w[4 * (j - Y_J) + o]
-// Number of column tiles of y that are computed from the same texels of w; a tile of y may span several tiles of w.
+// Number of column tiles of y for which a fragment uses the same texel of w; a tile of y may span several tiles of w.
 #if W_SHARED > 1 && W_TC > Y_TC
 #define PER_TEXEL (W_SHARED * Y_TC / W_TC)
 #else

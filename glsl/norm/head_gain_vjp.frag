@@ -1,5 +1,5 @@
-// Row i of y = the sum of dy * x * scale over the ROWS rows from row i * ROWS on: a part of the gradient of a head
-// norm's gain. The scales are from `head_scales.frag`.
+// Computes parts of the gradient of a head norm's gain: row i of y = the sum of dy * x * scale over the ROWS rows of x
+// from row i * ROWS on. The scales are from `head_scales.frag`.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[1];

@@ -1,6 +1,6 @@
-// The gradient of a head norm: dx = scale gain dy - x scale^3 mean(gain dy x), where scale and mean are those of a
-// group of columns (`head_scales.frag`). dx is written to the columns of y from texel FIRST on; the other columns are
-// 0.
+// The gradient of a head norm: dx = scale gain dy - x scale^3 mean(gain dy x). Each group of columns (one head, or all
+// heads) has a scale (`head_scales.frag`) and a mean. dx is written to the columns of y from texel FIRST on; the other
+// columns are 0.
 #ifdef GAIN_PER_HEAD
 #define OWN_GAIN(c4) gain_at(0, (c4) % GROUP4)
 #else

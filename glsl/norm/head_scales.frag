@@ -1,5 +1,5 @@
-// y[t, g] = 1 / sqrt(mean square of group g of the columns of x + HEAD_EPSILON). A group has COUNT values in GROUP4
-// texels; the first group begins at texel FIRST.
+// Computes the scales of a head norm: y[t, g] = 1 / sqrt(mean square of x in group g of the columns + HEAD_EPSILON). A
+// group (one head, or all heads) has COUNT values in GROUP4 texels; the first group begins at texel FIRST.
 // With PARTIAL_SUMS, x is given as the partial sums of one row, or of each of several rows, which are added up here.
 #include "finite.glsl"
 #ifdef PARTIAL_SUMS_W

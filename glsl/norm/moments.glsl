@@ -1,5 +1,6 @@
-// Moments (mean, sum of squared deviations, count), merged pairwise (Chan, Golub and LeVeque 1979). No difference of
-// two large sums is taken, so the variance of a residual stream with a large mean stays precise.
+// Computes the moments (mean, sum of squared deviations, count) of a set of values, and merges those of two sets (Chan,
+// Golub and LeVeque 1979). This takes no difference of two large sums, so the variance of a residual stream with a
+// large mean stays precise.
 #include "finite.glsl"
 #ifdef GAIN_OFFSET
 #define GAIN_OF(c4) (gain_at(0, c4) + GAIN_OFFSET)
@@ -12,7 +13,7 @@ vec3 merge_moments(vec3 a, vec3 b) {
   return vec3(a.x + d * (b.z / n), a.y + b.y + d * d * (a.z * b.z / n), a.z + b.z);
 }
 
-// The moments of the first `lanes` values of a texel.
+// Returns the moments of the first `lanes` values of a texel.
 vec3 texel_moments(vec4 v, int lanes) {
   vec4 mask = vec4(lessThan(ivec4(0, 1, 2, 3), ivec4(lanes)));
   float mean = dot(v, mask) / float(lanes);

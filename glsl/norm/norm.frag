@@ -1,5 +1,5 @@
-// y = (x - mean) / sqrt(variance + eps) * gain + bias (Ba et al. 2016); with RMS_NORM, y = x / sqrt(mean square + eps)
-// * gain. STATS holds the moments of slices of each row.
+// Layer norm: y = (x - mean) / sqrt(variance + eps) * gain + bias (Ba et al. 2016). With RMS_NORM:
+// y = x / sqrt(mean square + eps) * gain. STATS holds the moments of slices of each row of x.
 #include "moments.glsl"
 #ifdef BIAS_W
 #define PLUS_BIAS(c4) + bias_at(0, c4)

@@ -1,4 +1,5 @@
-// Moments of a slice of each row of x: texel (row, slice) = (mean, sum of squared deviations, count, 0).
+// Computes the moments of each slice of each row of x: texel (row, slice) of y = (mean, sum of squared deviations,
+// count, 0).
 #include "moments.glsl"
 
 void main() {

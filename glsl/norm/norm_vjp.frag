@@ -1,5 +1,5 @@
-// dx = (gain dy - mean(gain dy) - x' mean(gain dy x')) / deviation (+ plus), where x' = (x - mean) / deviation. BACK is
-// the output of `norm_vjp_stats.frag`.
+// The gradient of a norm: dx = (gain dy - mean(gain dy) - x' mean(gain dy x')) / deviation (+ plus), where
+// x' = (x - mean) / deviation. BACK is the output of `norm_vjp_stats.frag`.
 #include "moments.glsl"
 
 void main() {

@@ -1,6 +1,5 @@
-// Sums over the ROWS rows from row i * ROWS on, for row i of the outputs: g = dy x', a part of the gradient of the
-// norm's gain; and, if the norm has a bias, b = dy, a part of the gradient of the bias. x' is the row before gain and
-// bias.
+// Computes parts of the gradients of a norm's gain and bias. Row i of g is the sum of dy x' over the ROWS rows from row
+// i * ROWS on, where x' = (x - mean) / deviation. If the norm has a bias, row i of b is the sum of dy over these rows.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 g[1], b[1];

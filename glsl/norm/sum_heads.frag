@@ -1,4 +1,4 @@
-// y = the sum of all heads of x, which has one row (+ plus).
+// y = the sum over the heads in the single row of x (+ plus).
 void main() {
   vec4 v[1];
   int c4 = int(gl_FragCoord.x);

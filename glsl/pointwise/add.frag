@@ -1,4 +1,4 @@
-// y = a + b. The layouts may differ.
+// y = a + b. The three tensors may have different layouts.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,4 @@
-// y = x in another layout. y may be larger; it is zero beyond x.
+// Copies x to y, which has another layout. If y is larger than x, the additional rows and columns are zero.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

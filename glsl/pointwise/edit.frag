@@ -1,6 +1,7 @@
-// y = x gain + shift. For each position and head, WHICH holds the number of a row of gain and shift; 0 means y = x.
-// PER is the number of heads: row t * PER + head of y belongs to position pos + t. With ONLY_ROW, all rows of y belong
-// to position pos + ONLY_ROW. With ALL_POSITIONS, x has a row for each position, and y has the rows of x from pos on.
+// Changes an activation: y = x gain + shift. For each position and head, WHICH holds the number of the row of gain and
+// shift to use; 0 means y = x. PER is the number of heads: row t * PER + head of y belongs to position pos + t. With
+// ONLY_ROW, all rows of y belong to position pos + ONLY_ROW. With ALL_POSITIONS, x has a row for each position of the
+// context, and row r of y is computed from row pos + r of x.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,5 @@
-// y = x gain + shift, with row 1 of gain and shift at position AT, and row 0 at all other positions.
+// Changes an activation: y = x gain + shift. Row 1 of gain and shift is used at position AT, and row 0 at all other
+// positions.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int one = int(floor(at_at(0, 0).x + 0.5));

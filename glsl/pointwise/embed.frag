@@ -1,6 +1,6 @@
 // y[t, :] = tokens[:, id[t]] * SCALE + positions[pos + t / BATCH, :]; without position embeddings, only the first term.
-// With PLACES, each row t has its own position. `tokens` is transposed, [n_embd, vocab], because a tied head multiplies
-// by it in this form.
+// With PLACES, the position of row t is PLACES[t]. `tokens` is stored transposed, as [n_embd, vocab], because a tied
+// head (an output layer with the same weight) multiplies by it in this form.
 vec4 token(int id, int c4) {
   int c = 4 * c4, texel = id >> 2, lane = id & 3;
   return vec4(tokens_at(c, texel)[lane], tokens_at(c + 1, texel)[lane], tokens_at(c + 2, texel)[lane],
@@ -24,7 +24,7 @@ vec4 token(int id, int c4) {
 #define TIMES
 #endif
 
-#ifdef TOKENS_MINIMUM  // padding rows of the weight decode to the minimum, but columns beyond y must be zero
+#ifdef TOKENS_MINIMUM  // padding rows of `tokens` decode to the minimum, but padding columns of y must be zero
 #define IN_COLUMNS(v, c4) mix(vec4(0.0), v, lessThan(4 * (c4) + ivec4(0, 1, 2, 3), ivec4(Y_COLS)))
 #else
 #define IN_COLUMNS(v, c4) (v)

@@ -1,4 +1,4 @@
-// Writes the rows of x to the rows of y from FIRST on; the viewport begins at row FIRST.
+// Writes the rows of x to the rows of y from FIRST on; the viewport (the drawn rectangle) begins at row FIRST.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,4 @@
-// y = row `row` (a scalar) of x; zero beyond the columns of x.
+// y = one row of x, the number of which is the scalar `row`; zero in columns that x does not have.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,8 +1,9 @@
-// Finds the likeliest 4 tokens of each block of a row of logits, best first; of equal logits the first one wins. A
-// block is one lane of every STRIDE-th texel, since adjacent tokens, such as digits, are often likely together. The
-// first two targets hold pairs (logit, id); id is -1 if the block has no more tokens, and 0.5 is added to the fourth id
-// if the block has more than four. The last target holds the block's sum of exp(logit - greatest). With M1_W, only
-// tokens with logits below the upper edge of the bracket (`nucleus.glsl`) count. Four texels are fetched at once.
+// Finds the likeliest 4 tokens of each block of a row of logits, best first; of equal logits, the first one wins. A
+// block is one component of every STRIDE-th texel: adjacent tokens, such as digits, are often likely together, so they
+// are in different blocks. The first two targets hold four pairs (logit, id). An id is -1 if the block has no more
+// tokens; 0.5 is added to the fourth id if the block has more than four. The last target holds the block's sum of
+// exp(logit - greatest). With M1 (sums of `nucleus_weights.frag`), only tokens with logits below the upper edge of the
+// bracket (`nucleus.glsl`) are candidates. Four texels are fetched at once.
 #include "nucleus.glsl"
 
 void main() {
@@ -28,7 +29,7 @@ void main() {
       if (!(value > LEAST && value < upper)) continue;
       more = more || id.w >= 0.0;
       if (value <= best.w) continue;
-      bvec4 after = lessThan(best, vec4(value));  // the places from the insertion point on
+      bvec4 after = lessThan(best, vec4(value));  // true for the pairs after the value, which move back by one
       vec4 moved = vec4(value, best.xyz), moved_id = vec4(its, id.xyz);
       moved.yzw = mix(vec3(value), moved.yzw, after.xyz);
       moved_id.yzw = mix(vec3(its), moved_id.yzw, after.xyz);

@@ -1,7 +1,7 @@
 // Chooses the drawn token among the blocks' winners (`race.frag`). Texel 0 = (id, logit, 1 if any logit is not finite,
-// 1 if the draw is undecided). Texels 1.. are the likeliest tokens: (id or -1, logit, 1 if it is kept, 0). The last
-// texel is (sum of exp(logit - greatest) over all tokens, sum of exp((logit - greatest) / temperature) over the kept
-// tokens, the greatest logit, 0).
+// 1 if the draw is undecided). The next texels are the likeliest tokens: (id, logit, 1 if top-k, top-p and min-p keep
+// the token, 0), where id is -1 without a further token. The last texel is (sum of exp(logit - greatest) over all
+// tokens, sum of exp((logit - greatest) / temperature) over the kept tokens, the greatest logit, 0).
 #include "threshold.glsl"
 
 vec4 drawn(int row, float state) {

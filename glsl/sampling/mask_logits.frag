@@ -1,8 +1,8 @@
-// y = x for the tokens whose bit in `allowed` is set, and a value below every logit for the other tokens. A logit that
-// is not finite stays unchanged. Each number of `allowed` holds the bits of 16 tokens, the first one in the lowest bit.
+// y = x for tokens whose bit in `allowed` is set, and FORBIDDEN for other tokens. A logit that is not finite stays
+// unchanged. Each number of `allowed` holds the bits of 16 tokens; the lowest bit is for the first token.
 #include "finite.glsl"
 
-const float FORBIDDEN = -3.3e38;  // finite, and below the least value that sampling considers
+const float FORBIDDEN = -3.3e38;  // finite, and below LEAST, the least logit that sampling considers
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);

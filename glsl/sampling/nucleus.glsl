@@ -1,13 +1,14 @@
-// Top-p: the nucleus is the smallest set of the likeliest tokens whose weights add up to top_p of the total, and this
-// file searches for the logit at which it ends. A token's weight is exp((logit - greatest) / temperature). Each level
-// of the search computes the weight of all tokens, and the weights of the tokens above each of 15 edges within the
-// bracket of the previous level. M1 to M4 hold the weights of the levels so far; each weight is the sum over the rows
-// of the texture.
+// The search of top-p. The nucleus is the smallest set of the likeliest tokens whose weights add up to top_p of the
+// total weight; the search finds the logit at which the nucleus ends. The weight of a token is
+// exp((logit - greatest) / temperature). Each level of the search has a bracket (a range of logits that contains the
+// end), which 15 edges divide. For each edge, `nucleus_weights.frag` adds up the weights of the tokens at or above it.
+// M1 to M4 hold these sums for the levels so far, and the weight of all tokens. A sum is spread over the rows of its
+// texture, which are added up here.
 const float LEAST = -3.0e38;
 
 // A bracket is (upper, top, width, weight). The tokens with logits of at least `upper` have the total weight `weight`,
-// which is less than top_p of the weight of all tokens. The next level's edges are at steps of `width` / 16 below
-// `top`. The width is a power of two, so that an edge has the same bits wherever it is computed.
+// which is less than top_p of the weight of all tokens. The edges of the bracket are at steps of `width` / 16 below
+// `top`. The width is a power of two, so that all passes that compute an edge get the same bits.
 float edge(vec4 bracket, int i) { return bracket.y - bracket.z / 16.0 * float(i); }
 
 vec4 narrowed(vec4 bracket, vec4 m[4]) {

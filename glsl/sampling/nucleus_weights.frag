@@ -1,5 +1,5 @@
-// Sums over every BLOCKS-th texel of a row of logits: the weight of the tokens at or above each of 15 edges
-// (`nucleus.glsl`), and the weight of all tokens.
+// Computes, for each block (every BLOCKS-th texel) of a row of logits, the total weight of the tokens at or above each
+// of 15 edges, and of all tokens (see `nucleus.glsl`).
 #include "nucleus.glsl"
 
 void main() {

@@ -1,5 +1,6 @@
-// For each row: (-log softmax(x)[target], rank of the target, probability of the likeliest column, 1); zeros without a
-// target. The rank is the number of columns with a greater value, or with an equal value and a smaller index.
+// For each row of logits x: (-log softmax(x)[target], rank of the target, probability of the likeliest column, 1), or
+// zeros if the target is negative. The rank is the number of columns with a greater value, or with an equal value and a
+// smaller index.
 #include "softmax.glsl"
 
 void main() {

@@ -1,13 +1,13 @@
-// Finds the winner of each block among the tokens that the threshold keeps: texel = (score, id, logit, weight of the
-// block's kept tokens); id is -1 if no token of the block is kept. A token's score is
-// (logit - greatest) / temperature - log(E) with E exponentially distributed, so the token with the greatest score is a
-// sample from the softmax (Gumbel-max). A block is every BLOCKS-th texel of a row of logits. Each group of BLOCK_ROWS
-// rows of pixels makes a separate draw, for its own step.
+// Finds the token with the greatest score in each block, among the tokens that the threshold keeps: texel = (score, id,
+// logit, weight of the block's kept tokens); id is -1 if no token of the block is kept. A token's score is
+// (logit - greatest) / temperature - log(E), where E is a random number with an exponential distribution. So the token
+// with the greatest score of all blocks is a sample from the softmax (Gumbel-max). A block is every BLOCKS-th texel of
+// a row of logits. Each group of BLOCK_ROWS rows of pixels makes a separate draw, with random numbers for its own step.
 #include "hash.glsl"
 #include "threshold.glsl"
 
-// Returns -log(1 - u) for uniform numbers u in (0, 1), which is exponentially distributed. It is precise near 0 too,
-// where the numbers of the winners are.
+// Returns -log(1 - u) for four random numbers u, uniform in (0, 1); the result is exponentially distributed. It is also
+// precise near 0, which matters because small results give the greatest scores.
 vec4 exponential(uvec4 bits) {
   vec4 u = (vec4(bits) + 0.5) * 2.3283064365386963e-10;  // 2^-32
   return mix(-log(1.0 - min(u, 0.99999994)), u * (1.0 + 0.5 * u), lessThan(u, vec4(1e-3)));

@@ -1,5 +1,5 @@
-// Ranks the candidates: for candidate i of block b, the texel in column b and row i = (logit, id, number of candidates
-// that are likelier, the weight of these). Of equal logits, the smaller id counts as likelier.
+// Ranks the candidates: for candidate i of block b, the texel in column b and row i = (logit, id, number of likelier
+// candidates, total weight of the likelier candidates). Of two equal logits, that with the smaller id is likelier.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 pair = X(p.y / 2, p.x / X_W, p.x % X_W);
@@ -9,7 +9,7 @@ void main() {
     for (int y = 0; y < X_H; y++) {
       for (int k = 0; k < X_W; k++) {
         vec4 t = X(layer, y, k);
-        if (layer == X_TC - 1) t.w = -1.0;  // no candidate: z is the block's sum
+        if (layer == X_TC - 1) t.w = -1.0;  // z and w of the last layer are not a candidate: z is the block's sum
         bvec2 first = lessThan(t.yw, vec2(own.y)), there = greaterThanEqual(t.yw, vec2(0.0));
         if (there.x && (t.x > own.x || (t.x == own.x && first.x))) before += vec2(1.0, exp((t.x - greatest) * inverse_temperature));
         if (there.y && (t.z > own.x || (t.z == own.x && first.y))) before += vec2(1.0, exp((t.z - greatest) * inverse_temperature));

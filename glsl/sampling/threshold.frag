@@ -1,7 +1,8 @@
-// Finds the last token that top-k and top-p keep, in one part of the candidates: texel = (logit, id, rank or -1, number
-// of candidates that are certain to be the best of all tokens). They are certain up to the first candidate whose block
-// has more tokens (0.5 is added to that candidate's id). `threshold.glsl` combines the parts; the last texel is a copy
-// of BEST, which that file reads.
+// Finds the last token that top-k and top-p keep, in one part of the candidates (`rank.frag`): texel = (logit, id, rank
+// or -1 if none is kept, number of certain candidates). A candidate is certain if no token that is not a candidate can
+// be likelier. So all are certain up to the first candidate that is the last of its block while the block has more
+// tokens (0.5 was added to its id). `threshold.glsl` combines the parts. The last texel is a copy of BEST for
+// `threshold.glsl`.
 #include "nucleus.glsl"
 
 float weight(float x) { return exp((x - BEST(0, 0, 0).y) * inverse_temperature); }

@@ -1,7 +1,7 @@
-// Combines the parts that `threshold.frag` computed into the threshold of top-k, top-p and min-p: (logit, id, greatest
-// logit, state). A token is kept if its logit is above the threshold's, or equal to it and its id is not greater. The
-// state is 1 if a logit is not finite, and 2 if the candidates do not reach the threshold and the draw is
-// therefore undecided.
+// found_threshold combines the parts that `threshold.frag` computed into the threshold of top-k, top-p and min-p:
+// (logit, id, greatest logit, state). A token is kept if its logit is greater than that of the threshold, or if it is
+// equal and the token's id is at most that of the threshold. The state is 1 if a logit is not finite, 2 if the certain
+// candidates do not reach the threshold, so that the draw is undecided, and otherwise 0.
 vec4 found_threshold() {
   vec4 best = THRESHOLD(0, 0, THRESHOLD_W - 1), last = vec4(-3.0e38, 3.0e38, -1.0, 3.0e38);
   bool search = NUCLEUS || top_k > 0;

@@ -1,5 +1,6 @@
-// AdamW (Loshchilov and Hutter 2019): m (exp_avg) is the running average of the clipped gradient, and s (exp_avg_sq)
-// that of its square; weight decay is added to the step. If the norm of the gradients is not finite, nothing changes.
+// A step of AdamW (Loshchilov and Hutter 2019): m (exp_avg) is the running average of the clipped gradients, and s
+// (exp_avg_sq) is that of their squares; weight decay is added to the step. If the norm of all gradients is not finite,
+// parameters and averages stay unchanged.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 w[Y_N], m[Y_N], s[Y_N];

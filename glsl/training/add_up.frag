@@ -1,5 +1,5 @@
-// Adds up the x components of the texels of several tensors with at most TEXELS texels each. Texel k of the target sums
-// texels k, k + Y_W, k + 2 Y_W .. of all the tensors.
+// Adds up the x components of the texels of several tensors, which have at most TEXELS texels each. Texel k of y is the
+// sum over texels k, k + Y_W, k + 2 Y_W .. of all these tensors.
 void main() {
   float sum = 0.0;
   for (int k = int(gl_FragCoord.x); k < TEXELS; k += Y_W) {

@@ -1,4 +1,4 @@
-// Row i of y = the sum of the ROWS rows of x from row i * ROWS on (+ plus).
+// Sums of slices of the rows: row i of y = the sum of the ROWS rows of x from row i * ROWS on (+ plus).
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,4 +1,5 @@
-// (maximum, sum of exponentials) of a slice of each row of logits; the sum is NaN if one of the logits is not finite.
+// Computes (maximum, sum of exponentials) of each slice of each row of logits; the sum is NaN if one of the logits is
+// not finite.
 #include "finite.glsl"
 #include "softmax.glsl"
 

@@ -1,6 +1,6 @@
 // y = x / (1 - RATE) if a hash of (seed, step, micro-batch, SITE, row, texel) keeps the value, else 0. SITE is the
-// number of this dropout in the model, and the scalar `row` is the micro-batch. The forward and the backward pass drop
-// the same values, on every device, without a stored mask.
+// number of this dropout in the model; the scalar `row` is the number of the micro-batch, not a row of x. Because of
+// the hash, the forward and the backward pass drop the same values, on every device, without a stored mask.
 #include "hash.glsl"
 
 void main() {

@@ -1,6 +1,6 @@
-// y = MEAN + SPREAD * normally distributed numbers (Box and Muller 1958) from a hash of (seed, SITE, row, texel), where
-// SITE is the number of this tensor. The first ROW_LIVE of every ROW_PERIOD rows are filled, and likewise for columns;
-// the rest is padding and is zero. AdamW's moments m and s are set to zero.
+// Makes fresh parameters: y = MEAN + SPREAD * normally distributed numbers (Box and Muller 1958) from a hash of (seed,
+// SITE, row, texel), where SITE is the number of this parameter. The first ROW_LIVE rows of every ROW_PERIOD rows are
+// filled, and likewise for columns; the others are padding and become zero. AdamW's moments m and s become zero too.
 #include "circle.glsl"
 #include "hash.glsl"
 

@@ -1,4 +1,4 @@
-// Texel k of a row is the sum of the same row of x in layer k.
+// Texel k of a row of y is the sum of all texels of the same row of layer k of x.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[1];

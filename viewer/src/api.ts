@@ -43,13 +43,13 @@ export interface Chat {
   /**
    * Answers the last of `messages` with up to `tokens` tokens (default: 512). Tokens that the KV cache holds from an
    * earlier turn are not computed again. If the context is full, the oldest turns are left out. Rejects for invalid
-   * options, for a model without a chat template, and if the last message alone does not fit the context.
+   * options, for a model without a chat template, and if even the last turn does not fit the context.
    */
   (messages: readonly ChatMessage[], options?: ChatOptions): Promise<Answered>;
   readonly completions: Completions;
 }
 
-/** The number of bytes of weights that are loaded and of shaders that are compiled, each with its total. */
+/** The loaded bytes of weights and the number of compiled shaders, each with its total. */
 export type Progress = Fetched & Compiling;
 
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
@@ -328,7 +328,7 @@ export class Glgpt {
     return this.write(() => Promise.resolve(options), options.signal, options.seed);
   }
 
-  /** @internal Generates a text. Calls `prepare` for the options, once no other call can replace the model. */
+  /** @internal Generates a text. Gets the options from `prepare` when no other call can replace the model anymore. */
   async write(prepare: () => Promise<GenerateOptions>, signal?: AbortSignal, seed = 0): Promise<Generated> {
     await this.usable();
     const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
@@ -468,7 +468,7 @@ export class Glgpt {
 
   /**
    * Returns ln of the probability of each token from position `from` on, with the current interventions. Stops when
-   * `going` returns false.
+   * `going` returns false; the remaining values are then 0.
    */
   logProbabilities(ids: readonly number[], from = 1, going?: () => boolean): Promise<Float32Array> {
     return this.queued(() => logProbabilities(this.model, ids, from, going));

@@ -51,9 +51,9 @@ export interface ChatCompletionRequest {
   guided_json?: object | string | null;
   /** A regular expression that the whole answer must match, as in vLLM. */
   guided_regex?: string | null;
-  /** Texts; the answer is one of them, as in vLLM. */
+  /** The allowed texts: the answer is one of them, as in vLLM. */
   guided_choice?: readonly string[] | null;
-  /** Functions that the answer may call. The chat template or, if it cannot, a system message describes them. */
+  /** Functions that the answer may call. If the chat template cannot describe them, a system message does. */
   tools?: readonly Tool[] | null;
   /** `auto` by default; `required`, or a function, constrains the answer to a call. */
   tool_choice?: ToolChoice | null;
@@ -65,7 +65,7 @@ export interface ChatCompletionRequest {
   user?: string | null;
 }
 
-/** An error with the fields of OpenAI's errors. `param` is the field at fault; `code` is a name for programs. */
+/** An error with the fields of OpenAI's errors. `param` is the field at fault; `code` identifies the error. */
 export class CompletionError extends PageError {
   override readonly name = "CompletionError";
   readonly status = 400;
@@ -180,7 +180,7 @@ function givenConstraint(request: ChatCompletionRequest): Constrained | null {
   return first;
 }
 
-/** Returns a request's sampling options; a missing one is that which the model recommends. Throws CompletionError. */
+/** Returns a request's sampling options. Missing ones get the model's recommended values. Throws CompletionError. */
 export function sampling(
   { temperature, top_p, seed, logit_bias }: ChatCompletionRequest,
   recommended: SamplingDefaults,

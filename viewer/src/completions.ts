@@ -217,7 +217,7 @@ export class Completions {
     });
     done.catch(() => {}); // awaited below, unless the caller leaves the iteration
     try {
-      if (state.running && !arrived.length) await next(); // only then is it certain which model answers
+      if (state.running && !arrived.length) await next(); // after the first piece, it is certain which model answers
       const about = { ...asked, model: prepared.encoded.model.manifest.model };
       const chunk = (
         delta: ChatCompletionChunk["choices"][number]["delta"],
@@ -243,7 +243,7 @@ export class Completions {
     const { top, calls } = prepared;
     const stops = new StopTexts(prepared.stops);
     const stopped = new AbortController();
-    let waiting: ChatLogprobs["content"] = []; // of tokens that are not sent yet
+    let waiting: ChatLogprobs["content"] = []; // log probabilities that are not sent yet
     let text = ""; // the text of all tokens
     const send = (piece: string, last = false) => {
       const parts: (string | CallPart)[] = calls ? calls.push(piece) : piece ? [piece] : [];

@@ -30,8 +30,8 @@ export interface LanguageModelOptions {
 export interface PromptOptions {
   signal?: AbortSignal;
   /**
-   * A JSON schema or regular expression that the whole answer must match. If it cannot be used, the call rejects with
-   * NotSupportedError.
+   * A JSON schema or regular expression that the whole answer must match. If the constraint cannot be used, the call
+   * rejects with NotSupportedError.
    */
   responseConstraint?: object | RegExp;
   /** Has no effect: the constraint is never part of the model's input. */

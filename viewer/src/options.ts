@@ -23,7 +23,7 @@ export interface GenerateOptions {
   /**
    * Guess tokens and check several in one step: the text stays the same and arrives sooner. With `constraint`, the
    * guesses are the tokens that it forces, such as the keys of an object. Without a constraint, the guesses are the
-   * tokens that followed where the last tokens occur earlier in the text. Guessing pauses while it costs more time than
+   * tokens that followed an earlier occurrence of the text's last tokens. Guessing pauses while it costs more time than
    * it saves. Default: true with a constraint on a GPU, else false.
    */
   speculate?: boolean;

@@ -1,1 +1,1 @@
-"""Reads adapters: small files that hold changes to a model's weights. `Checkpoint.read` adds them."""
+"""Reads adapters: small files that hold changes to a model's weights. `Checkpoint.read` adds these changes."""

@@ -1,7 +1,7 @@
 """Reads LoRA adapters in the format of PEFT: `adapter_config.json` and `adapter_model.safetensors` or `.bin`.
 
-An adapted weight W becomes W + scale * B A, where A has r rows, B has r columns, and scale is lora_alpha / r, or
-lora_alpha / sqrt(r) with `use_rslora` (Hu et al. 2021, Kalajdzievski 2023).
+An adapted weight W becomes W + scale * B A (a matrix product), where A has r rows, and B has r columns. The scale is
+lora_alpha / r, or lora_alpha / sqrt(r) with `use_rslora` (Hu et al. 2021, Kalajdzievski 2023).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MAX_RANK = 1 << 14
 MAX_PATTERNS, MAX_PATTERN_CHARACTERS = 1000, 200
 _ROWS = 1024  # rows of a weight that are changed at once: temporaries stay at a few MB
 
-# Fields of adapter_config.json for changes other than W + scale * B A, and the values that mean no such change.
+# Fields of adapter_config.json that can request changes other than W + scale * B A. With one of the listed values, a
+# field requests no such change.
 _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "use_dora": (None, False),
     "use_qalora": (None, False),
@@ -49,7 +50,8 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),
 }
 _MATRIX = re.compile(r"(.+)\.(lora_[AB]|lora_embedding_[AB]|base_layer)(?:\.weight)?", re.DOTALL)
-# To match quickly, a file's regular expressions may have at most `MAX_REPETITIONS` repetitions, and none of a group.
+# A file's regular expression could take very long to match. Therefore it may have at most `MAX_REPETITIONS`
+# repetitions, and may not repeat a group.
 _UNSAFE = re.compile(r"\)[*+?{]|\(\?|\\[1-9]")
 _REPEATED = re.compile(r"[*+?{]")
 MAX_REPETITIONS = 3
@@ -57,11 +59,12 @@ MAX_REPETITIONS = 3
 
 @dataclass(frozen=True)
 class Change:
-    """Holds the change of one tensor in the model's files: scale * left right.
+    """Holds the change of one tensor of the model's files: scale times the product of two matrices, left and right.
 
     The matrix left has the shape `[rows, r]`, and right has the shape `[r, columns]`. Left is B and right is A. If
     `turned` (the tensor is an embedding, or is stored as `[in, out]`), left is A and right is B, both transposed. PEFT
-    may save the embedding that it adapts: the change is then added to this `base`.
+    may save a copy of the adapted embedding in the adapter. This copy is `base`: the change is then added to it instead
+    of to the model's tensor.
     """
 
     a: Stored
@@ -77,7 +80,7 @@ class Change:
 
 
 class Adapter:
-    """An adapter that fits a model: the changes of the model's tensors, by the tensors' names."""
+    """An adapter whose shapes fit a model. It holds the changes of the model's tensors, by the tensors' names."""
 
     def __init__(self, path: Path, config: ModelConfig, changes: Mapping[str, Change]) -> None:
         """Use `Adapter.open`."""
@@ -101,7 +104,7 @@ class Adapter:
         return cls(path, config, dict(_change(file, config, settings, *module) for module in modules.items()))
 
     def changes(self, name: str) -> bool:
-        """True if the adapter changes a parameter."""
+        """True if the adapter changes the parameter `name`."""
         return self._config.file_place(name)[0].name in self._changes
 
     def merged(self, name: str, values: NDArray[Any]) -> NDArray[np.float32]:
@@ -201,12 +204,18 @@ def _patterns(where: str, fields: Mapping[str, Any], name: str) -> list[tuple[st
 
 
 def _matching(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """Returns the value of the first pattern that matches a module's name, or its end after a dot; else `default`."""
+    """Returns the value of the first pattern that matches a module's name, or the end of the name after a dot.
+
+    Returns `default` if no pattern matches.
+    """
     return next((v for key, v in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), default)
 
 
 def _matrices(file: Path, tensors: Mapping[str, Stored]) -> dict[str, dict[str, Stored]]:
-    """Returns the tensors of each module by their roles, such as `lora_A`. Raises FileError for other tensors."""
+    """Returns an adapter's tensors by module and role, such as `lora_A`.
+
+    Raises FileError for a tensor that is not a matrix of LoRA.
+    """
     found: dict[str, dict[str, Stored]] = {}
     for name, tensor in tensors.items():
         parts, where = _MATRIX.fullmatch(name.removeprefix(PREFIX)), f"{quoted(file, 300)}: tensor {quoted(name, 200)}"
@@ -227,7 +236,7 @@ def _change(
     """Returns the name of the tensor that a module of the adapter changes, and the change."""
     where = f"{quoted(file, 300)}: {quoted(module, 200)}"
     name = f"{module}.weight".removeprefix(config.prefix)
-    name = config.head if name == ModelConfig.head else name  # an adapter may use the head's usual name for any family
+    name = config.head if name == ModelConfig.head else name  # an adapter may call any family's head "lm_head"
     tensor, embedding = config.file_tensors.get(name), name == config.embedding
     if name in (*config.tied, *config.tied.values()):
         raise FileError(f"{where} cannot be adapted alone: the model's embedding is also its head")

@@ -1,4 +1,4 @@
-"""`glgpt chat`: a conversation with a model in the terminal, or with messages from options and stdin."""
+"""`glgpt chat`: holds a conversation with a model; messages come from a terminal, from options or from stdin."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     cache = _cache_file(args.cache)
     draw_in_one_thread(args)
     with Renderer() as renderer:
-        renderer.start()  # its process starts while the model loads
+        renderer.start()  # the renderer's process starts while the model loads
         with open_model(args) as model:
             model.chat_template.renderer = renderer
             conversation = Conversation(model, system=args.system, tokens=args.tokens, seed=args.seed, **sampling)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cache_file(name: str | None) -> Path | None:
-    """Returns the path of --cache. Raises GlgptError, before the model loads, if it cannot be a file."""
+    """Returns the path of --cache. Raises GlgptError, before the model loads, if no file can be at that path."""
     path = None if name is None else Path(name).expanduser()
     if path and path.is_dir():
         raise GlgptError(f"--cache {quoted(path, 300)} is a folder; give a file")
@@ -107,7 +107,10 @@ def _cache_file(name: str | None) -> Path | None:
 
 @contextlib.contextmanager
 def _cache(path: Path | None, conversation: Conversation) -> Iterator[None]:
-    """Loads the model's cache from the file if it exists; saves it after the block, unless an error ends the block."""
+    """Loads the model's KV cache from the file, if the file exists. Saves the cache when the block completes.
+
+    Saves nothing without an answer, or if an error ends the block.
+    """
     if path and path.exists():
         tokens = conversation.model.load_cache(path)
         print(f"the cache of {tokens} tokens was loaded from {quoted(path, 300)}", file=sys.stderr)

@@ -53,7 +53,7 @@ def add_parser(sub: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs `glgpt compare`; returns 1 if the model is beyond the tolerance."""
+    """Runs `glgpt compare`; returns 1 if the model's error exceeds the tolerance."""
     live = args.reference == "transformers"
     if (args.prompt or args.ids) and not live:
         raise GlgptError("--prompt and --ids need --reference transformers; a stored reference has its own tokens")

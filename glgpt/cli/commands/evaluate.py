@@ -128,7 +128,7 @@ def _run_suite(args: argparse.Namespace) -> int:
 
 
 def _texts(args: argparse.Namespace) -> Texts:
-    """Returns the given texts; if FILE names a run, returns the run's texts and sets `args.model` to it."""
+    """Returns the given texts; if FILE names a run, returns the run's texts and sets `args.model` to the run."""
     run = Path(args.file) if Path(args.file).is_dir() else step_folder(args.file)
     if args.file != "-" and run:
         if args.model is not None or args.training:

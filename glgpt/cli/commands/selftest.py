@@ -1,4 +1,4 @@
-"""`glgpt selftest`: draws every op on this device and compares it with reference values."""
+"""`glgpt selftest`: draws every op (shader) on this device and compares its outputs with reference values."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ else:
     import tomli as tomllib
 
 OPTION = "--config"
-MAX_FILE_BYTES = 1 << 20  # maximum size of a file
+MAX_FILE_BYTES = 1 << 20  # maximum size of a configuration file
 
 
 def configured(args: Sequence[str], options: dict[str, argparse.Action]) -> list[str]:
-    """Returns the arguments, preceded by those of the file that `--config` names, if any.
+    """Returns the arguments, preceded by the options of the file that `--config` names, if any.
 
     `options` maps option names to a parser's actions. Options given on the command line replace those of the file.
     Raises ArgumentError for an unknown option or a value of the wrong type, FileError for a file that cannot be read.

@@ -16,7 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 def add_server_options(parser: argparse.ArgumentParser, level: str = "warning", file: bool = True) -> None:
-    """Adds the options that `operated` applies, and `--config`, which `Parser` reads; `file` adds `--log-file`."""
+    """Adds the options that `operated` applies, and `--config`, which `Parser` reads.
+
+    `level` is the default of `--log-level`. `file` adds `--log-file`.
+    """
     g = parser.add_argument_group("operation")
     text = "TOML file with options by their long names without --; options on the command line take precedence"
     g.add_argument(OPTION, metavar="FILE", help=text)

@@ -25,7 +25,7 @@ class Diloco(FedAvg):
 
     @property
     def velocity(self) -> dict[str, Any] | None:
-        """Returns the outer optimizer's velocity, in the form in which Flower's strategies hold their state."""
+        """Returns the outer optimizer's velocity as a dictionary of arrays, which Flower's strategies use for state."""
         return None if self.outer.velocity is None else {KEY: self.outer.velocity}
 
     @velocity.setter
@@ -42,7 +42,7 @@ class Diloco(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Returns the parameters after the round and the mean metrics, or (None, None) without a valid reply."""
+        """Returns the parameters after the round and the mean metrics, or (None, None) if every reply is an error."""
         good = [reply.content for reply in replies if not reply.has_error()]
         if not good:
             return None, None

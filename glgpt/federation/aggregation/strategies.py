@@ -1,7 +1,7 @@
 """Lists the strategies by which the ServerApp combines the updates of a round.
 
 `STRATEGIES` is the only list of strategies. The command line, the checks of a session, the dashboard and the table in
-the documentation derive from it. Only the factories import Flower, so that `glgpt federate --help` works without it.
+the documentation use it. Only the factories import Flower, so that `glgpt federate --help` works without Flower.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 DEFAULT = "diloco"
-# Options with which a Flower strategy sends each round to all sites. A site is a gateway, which is one node to Flower.
+# Options with which a Flower strategy sends each round to all sites. A site is a gateway with its clients; Flower
+# treats it as one node.
 SITES: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
 
 class Options(Protocol):
-    """The terms of a session that a factory reads."""
+    """The terms of a session that the factory of a strategy reads."""
 
     @property
     def quorum(self) -> int:
@@ -30,7 +31,7 @@ class Options(Protocol):
 
     @property
     def public(self) -> bool:
-        """True if updates are clipped, and a strategy with `trims` uses a trimmed mean."""
+        """True if updates are clipped, and combined by a trimmed mean if the strategy has `trims`."""
 
     @property
     def outer_lr(self) -> float:
@@ -61,7 +62,7 @@ def _fedavg(options: Options) -> FlowerStrategy:
     from glgpt.federation.aggregation.diloco import Diloco
     from glgpt.federation.aggregation.updates import ALIKE
 
-    if options.dp_noise:  # equal weights, so that the effect of one client on the mean is bounded
+    if options.dp_noise:  # clients have equal weights, so that the effect of one client on the mean is bounded
         alike = FedAvg(weighted_by_key=ALIKE, **SITES)
         return DifferentialPrivacyServerSideFixedClipping(alike, options.dp_noise, options.dp_clip, options.quorum)
     return Diloco(Outer(1.0, 0.0), options.public, **SITES)
@@ -89,15 +90,15 @@ def _trimmed(options: Options) -> FlowerStrategy:
 class Strategy:
     """A way to combine the updates of a round.
 
-    `factory` returns the Flower strategy for a session. Checkpoints store the attributes of this Flower strategy that
-    `state` names; each is None or a dictionary with an array at `updates.KEY`. With `trims`, public sessions use a
-    trimmed mean.
+    `factory` returns the Flower strategy for a session. `state` names the attributes of the Flower strategy that
+    checkpoints store. Each of these attributes is None, or a dictionary with one array under the key `updates.KEY`.
+    With `trims`, public sessions use a trimmed mean.
     """
 
     factory: Callable[[Options], FlowerStrategy]
     summary: str
     state: tuple[str, ...] = ()
-    needs_all_updates: bool = False  # compares all updates of a round, so a session can have only one gateway
+    needs_all_updates: bool = False  # compares all updates with each other, so all must come from one gateway
     supports_dp: bool = False  # bounds the effect of one device, as differential privacy requires
     trims: bool = False
 
@@ -128,7 +129,7 @@ def checked_name(name: str) -> str:
 def create(name: str, options: Options) -> FlowerStrategy:
     """Returns the Flower strategy for a session.
 
-    Raises ArgumentError for an unknown name, and for a strategy without the differential privacy that `options` demand.
+    Raises ArgumentError for an unknown name, and if `options` demand noise but the strategy does not support it.
     """
     strategy = get_strategy(name)
     if options.dp_noise and not strategy.supports_dp:
@@ -137,7 +138,7 @@ def create(name: str, options: Options) -> FlowerStrategy:
 
 
 def names(property_: str) -> list[str]:
-    """Returns the names of the strategies with a property, such as `supports_dp`."""
+    """Returns the names of the strategies for which a property, such as `supports_dp`, is true."""
     return [name for name, strategy in STRATEGIES.items() if getattr(strategy, property_)]
 
 

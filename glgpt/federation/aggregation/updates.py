@@ -1,4 +1,4 @@
-"""Converts a client's update and the shared parameters to the form that Flower's strategies take."""
+"""Converts a client's update and the shared parameters to the records and messages that Flower's strategies take."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ ALIKE = "alike"  # metric that is 1 for every client: a strategy that weights up
 
 
 def arrays_of(parameters: Vector) -> ArrayRecord:
-    """Returns the parameters in the form that strategies take."""
+    """Returns the parameters as the record that strategies take."""
     return ArrayRecord({KEY: Array(np.ascontiguousarray(parameters, np.float32))})
 
 
 def client_reply(question: Message, parameters: Vector, tokens: float, loss: float) -> Message:
-    """Returns one client's update in the form that strategies take."""
+    """Returns one client's update as the reply to `question` that strategies take."""
     figures = MetricRecord({"num-examples": tokens, "loss": loss, ALIKE: 1.0})
     return Message(RecordDict({"arrays": arrays_of(parameters), "metrics": figures}), reply_to=question)
 
 
 def number_in(content: RecordDict, name: str) -> float:
-    """Returns a metric of a reply. Raises KeyError or AssertionError if it is not a single number."""
+    """Returns a metric of a reply. Raises KeyError if it is missing, and AssertionError if it is not one number."""
     value = content.metric_records["metrics"][name]
     assert isinstance(value, (int, float))
     return value

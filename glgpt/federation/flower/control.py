@@ -1,4 +1,4 @@
-"""Starts and stops runs of the ServerApp through SuperLink's Control API."""
+"""Starts and stops runs of the ServerApp through the Control API of SuperLink, Flower's server."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class Control:
         )
 
     def start(self, folder: Path, terms: bytes) -> int:
-        """Starts the ServerApp on a session's folder and returns the run's id. Supernodes receive `terms` as a file."""
+        """Starts a run of the ServerApp on a session's folder and returns the run's id.
+
+        `terms` becomes a file of the app, which supernodes receive.
+        """
         files = {"pyproject.toml": APP.encode(), "app.py": CODE, "LICENSE": LICENSE, TERMS: terms}
         content, _ = build_fab_from_files(files)
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})

@@ -1,4 +1,4 @@
-"""Lists the error codes of Flower that the rounds distinguish."""
+"""Lists Flower's error codes for a node that was offline."""
 
 from __future__ import annotations
 

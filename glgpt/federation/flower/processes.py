@@ -17,14 +17,15 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-ROUND_TABLES = ("object_children", "run_objects", "objects", "message_ins", "message_res")  # of SuperLink's database
-MAX_FREE_BYTES = 32 << 20  # unused space that SuperLink's database may take
+# Tables of SuperLink's database that hold rounds
+ROUND_TABLES = ("object_children", "run_objects", "objects", "message_ins", "message_res")
+MAX_FREE_BYTES = 32 << 20  # maximum bytes of unused space in SuperLink's database
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Returns the environment for Flower's processes: no telemetry, files under `home`, commands of this Python first.
+    """Returns the environment for Flower's processes: no telemetry, files under `home`, this Python's folder in PATH.
 
-    The processes import nothing from the current folder, which may hold a stranger's files (Python 3.11 and newer).
+    With Python 3.11 or newer, the processes import nothing from the current folder, which may hold a stranger's files.
     """
     search = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     own = {"FLWR_HOME": str(home), "PATH": os.pathsep.join(search), "PYTHONSAFEPATH": "1"}
@@ -48,7 +49,7 @@ def shrink_database(database: Path) -> None:
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for `trim_database`; set by VACUUM
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # needed by `trim_database`; VACUUM applies it
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             for table in ROUND_TABLES:
                 if table in tables:
@@ -60,10 +61,10 @@ def shrink_database(database: Path) -> None:
 
 
 def trim_database(database: Path) -> None:
-    """Frees the disk space of rounds that SuperLink has deleted from its database, if it exceeds `MAX_FREE_BYTES`.
+    """Shrinks SuperLink's database if its unused space and write-ahead log together exceed `MAX_FREE_BYTES`.
 
-    SQLite itself retains this space, as well as a write-ahead log as large as a round. Safe to call while SuperLink
-    runs.
+    SuperLink deletes old rounds, but SQLite retains their disk space, and a write-ahead log as large as a round. Safe
+    to call while SuperLink runs.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:

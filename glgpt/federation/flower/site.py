@@ -51,7 +51,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from glgpt.federation.rounds.updates import RunOver
 from glgpt.system.files import written_whole
 
-# Seconds from a message's date to the date of its reply. The current time is not used: it would differ in each retry.
+# Seconds from a message's date to the date of its reply. With the current time instead, a retry would be another reply.
 REPLY_DELAY_S = 1e-3
 
 
@@ -136,8 +136,8 @@ class Site:
     def answer(self, task: bytes, arrays: Mapping[str, np.ndarray], metrics: Mapping[str, Any]) -> None:
         """Replies to a task of `pull`. Raises RunOver if the task's run has ended, and httpx.HTTPError.
 
-        Repeating an answer creates an identical message, so a retry completes a reply that a killed process has sent
-        in part. SuperLink accepts one reply per message; a ServerApp waits three minutes for the rest of a reply.
+        SuperLink accepts one reply per task, and the ServerApp waits three minutes for the rest of a partially sent
+        reply. Calling this again creates an identical reply, so it completes one that a killed process sent in part.
         """
         asked = message_from_proto(MessageProto.FromString(task))
         records = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
@@ -159,9 +159,9 @@ class Site:
                 push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run_id, pushed.session_id)
                 push_objects(objects, push, object_ids_to_push=missing)
                 return
-            # The message was accepted in an earlier attempt, and the ServerApp may wait for objects that a killed
-            # process did not send. If the session id is empty, SuperLink uses that of the first attempt. SuperLink
-            # refuses objects that it already has.
+            # The reply was accepted in an earlier attempt, and the ServerApp may wait for objects of the reply that a
+            # killed process did not send. For an empty session id, SuperLink uses the session id of the first attempt.
+            # SuperLink refuses objects that it already has.
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run_id, "")
             for one in list(objects):
                 with contextlib.suppress(ObjectPushError):

@@ -16,11 +16,11 @@ import glgpt.federation.server_app  # noqa: F401, for the ServerApp
 
 
 def superexec() -> None:
-    """Runs SuperExec in this process, which has imported what a ServerApp needs. Each ServerApp is forked from it.
+    """Runs SuperExec in this process, which has imported what a ServerApp needs. Each ServerApp is a fork of it.
 
-    SuperLink gives a new ServerApp one minute to report. Importing takes 6 s of processor time; on a busy machine this
-    can take longer than the minute. A forked ServerApp imports nothing, and SuperExec claims no task before everything
-    is imported.
+    A new ServerApp must report to SuperLink within one minute. Its imports take 6 s of processor time, which can be
+    more than a minute on a busy machine. A forked ServerApp imports nothing, and SuperExec claims no task before
+    everything is imported.
     """
     noted = Path(sys.argv.pop(1))
 

@@ -1,4 +1,4 @@
-"""Serves one site of a session: `python -m glgpt.federation.gateway`."""
+"""Runs the gateway of one site of a session: `python -m glgpt.federation.gateway`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from glgpt.system.metrics import metrics_server
 
 
 def main() -> None:
-    """Serves one site until a signal ends it."""
+    """Runs a gateway until a signal or a failure ends it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("--site", type=int, default=0)
@@ -43,7 +43,7 @@ def main() -> None:
     from glgpt.federation.flower.site import Site
 
     files = Files(args.run, args.site)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which then ends this process
 
     proxies = frozenset(("127.0.0.1", "::1") if args.proxied else ())
     limits = Limits(total=max(RESERVED, available_descriptors() - files.session().members), exempt=proxies)

@@ -76,14 +76,14 @@ class Upload:
 
 
 class Client:
-    """A connected socket of a member, which may have several."""
+    """A connected socket of a member. A member may have several sockets."""
 
     def __init__(self, socket: WebSocket, member: Member) -> None:
         self.socket, self.member = socket, member
         self.sent = ""  # id of the last round sent on this socket
         self.upload: Upload | None = None  # the update that the client announced last
         self.owed = 0  # number of announced bytes that the client has not sent yet
-        self._lock = asyncio.Lock()  # held while a message and its frames are sent, so that no other comes between
+        self._lock = asyncio.Lock()  # held while a message and its frames are sent: no other message may come between
 
     @property
     def busy(self) -> bool:
@@ -93,7 +93,7 @@ class Client:
     async def say(
         self, message: GatewayMessage, data: bytes | memoryview = b"", still: Callable[[], bool] = lambda: True
     ) -> None:
-        """Waits for earlier messages, then sends a message followed by `data` in frames.
+        """Waits until earlier messages are sent, then sends a message followed by `data` in frames.
 
         Sends nothing if `still()` is false after waiting.
         """

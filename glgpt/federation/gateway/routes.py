@@ -36,12 +36,12 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 MAX_QR_BYTES = 2000  # maximum bytes of the text of a QR code
 MAX_TEXTS = 8  # maximum number of copies of the text that are sent to one client network at once
-MAX_TEXT_REQUESTS = 64  # maximum open requests for the text per client network, which all devices in a class may share
+MAX_TEXT_REQUESTS = 64  # maximum open requests for the text per client network, such as that of a whole classroom
 TEXT_BLOCK = 1 << 18  # number of bytes of the text that are in memory for each answer
 
 
 def application(gateway: Gateway) -> Any:
-    """Returns the ASGI application of a gateway. Its lifespan runs the gateway's rounds."""
+    """Returns the ASGI application of a gateway. The gateway's rounds run during the application's lifespan."""
     return Headers(Starlette(routes=Routes(gateway).routes(), lifespan=gateway.running))
 
 
@@ -106,11 +106,11 @@ class Routes:
         return guarded
 
     async def health(self, _: Request) -> Response:
-        """Answers a health check: 503 once a task of the gateway has failed."""
+        """Answers a health check, with status 503 if a background task of the gateway has failed."""
         return JSONResponse({"status": "failed" if self.gateway.failed else "ok"}, 503 if self.gateway.failed else 200)
 
     async def about(self, _: Request) -> Response:
-        """Sends what a client needs to train: the session's terms, the parameters' shapes, the number of token ids."""
+        """Sends the session's terms, the parameters' shapes, and the number and data type of the text's token ids."""
         session = self.gateway.session
         ids = np.load(self.files.ids, mmap_mode="r")
         return JSONResponse(
@@ -128,8 +128,8 @@ class Routes:
     async def text(self, request: Request) -> Response:
         """Sends the text's token ids as little-endian uint32, block by block from the file.
 
-        A client network receives at most `MAX_TEXTS` copies at once; further requests wait. A network that has
-        `MAX_TEXT_REQUESTS` requests open receives status 429 for further ones.
+        A client network (see `client_network`) receives at most `MAX_TEXTS` copies at once; further requests wait. If a
+        network has `MAX_TEXT_REQUESTS` open requests, further ones receive status 429.
         """
         client = client_network(request.client.host if request.client else "")
         self._texts = {network: texts for network, texts in self._texts.items() if texts.open}

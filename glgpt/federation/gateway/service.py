@@ -1,4 +1,7 @@
-"""Runs the rounds of a site: pulls rounds from Flower, offers them to members, sends Flower the updates."""
+"""Runs the rounds of a site (a gateway with its members) between Flower and the members.
+
+Pulls each round from Flower, offers it to the members, and sends Flower their updates.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Gateway:
         self.failed = False
         self.on_failure: Callable[[], None] = lambda: None  # called when a background task has failed
         self._wake = asyncio.Event()
-        self._turning = asyncio.Lock()  # held while a round is opened, or closed and settled
+        self._turning = asyncio.Lock()  # held while a round is opened, or closed and recorded on disk
         self._noted = 0.0
         self._done_at = 0.0
 
@@ -68,7 +71,7 @@ class Gateway:
             self.site.close()
 
     async def _vital(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs a task that the session needs. If the task fails, ends the process, which is then restarted."""
+        """Runs a task that the session needs. If the task fails, ends the process, which `serve` then restarts."""
         try:
             await work()
         except Exception:
@@ -118,7 +121,7 @@ class Gateway:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             logger.error("a task of SuperLink is not a round: %s", quoted(error, 300))
             return
-        if number <= self.files.round_of():  # it was requested before this gateway was restarted
+        if number <= self.files.round_of():  # the round is finished; it was requested before this gateway restarted
             return
         async with self._turning:
             attempt = int(task.config.get("attempt", 0))
@@ -171,7 +174,7 @@ class Gateway:
             self._wake.set()
 
     async def _news(self) -> None:
-        """Sends new lines of `rounds.jsonl`, the state and the session's end to all clients, once a second."""
+        """Once a second, sends all clients the session's state, new lines of `rounds.jsonl`, and the session's end."""
         while True:
             await asyncio.sleep(1)
             try:

@@ -1,4 +1,4 @@
-"""Exchanges the messages of a session with the sockets of its members."""
+"""Exchanges the messages of a session with its members over WebSockets."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from glgpt.system.network import client_network
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 10.0  # seconds within which a client must send `join`
-MAX_ADDRESS_SOCKETS = 128  # maximum number of sockets per address
+MAX_ADDRESS_SOCKETS = 128  # maximum number of sockets per IPv4 address or IPv6 /64 network
 MAX_SHOWN_ROUNDS = 500  # maximum number of rounds that clients and the dashboard receive
-MAX_SHOWN_SAMPLES = 20  # clients receive the generated sample text of only this many of the latest rounds
+MAX_SHOWN_SAMPLES = 20  # maximum number of rounds, the latest ones, whose generated sample text clients receive
 
 
 class Sockets:
@@ -40,7 +40,7 @@ class Sockets:
         self.clients: set[Client] = set()
         self.ended = False
         self._uploads: dict[str, Upload] = {}  # unfinished uploads, by the hash of the member's key
-        self._of_address: Counter[str] = Counter()  # number of open sockets, by address
+        self._of_address: Counter[str] = Counter()  # number of open sockets, by `client_network`
         self._tasks: set[asyncio.Task[None]] = set()
         self._decoding = asyncio.Lock()  # one update at a time: decoding takes several times the parameters' memory
 
@@ -137,7 +137,7 @@ class Sockets:
                 self.rounds.members.disconnected(client.member)
 
     def _origin_fits(self, socket: WebSocket) -> bool:
-        """True if the header Origin names this gateway, is in `origins`, or is missing: only browsers send it."""
+        """True if the header `Origin` names this gateway or one of `origins`, or is missing. Only browsers send it."""
         origin = socket.headers.get("origin")
         if origin is None or origin in self.origins:
             return True
@@ -156,7 +156,7 @@ class Sockets:
             if not isinstance(said, Join):
                 raise GlgptError("the first message must be join")
             admitted = self.rounds.members.admit(said)
-            self.turn_out_unwanted()  # disconnects the member that had the seat
+            self.turn_out_unwanted()  # disconnects the member whose seat the new member took, if any
             return admitted
         except GlgptError as error:
             await socket.close(protocol.NO_TOKEN, protocol.close_reason(str(error)))
@@ -269,7 +269,7 @@ class Sockets:
             await self._finish(client, upload)
             return
         client.upload = upload
-        client.owed = min(2 * update.bytes, client.owed + upload.missing)  # an update may be announced twice
+        client.owed = min(2 * update.bytes, client.owed + upload.missing)  # a client may announce an update twice
         await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:
@@ -283,7 +283,7 @@ class Sockets:
         if not upload.add(data):
             return False
         await client.say({"type": "ack", "attempt": upload.update.attempt, "have": upload.frames})
-        if upload.complete and self._uploads.get(key) is upload:  # else another socket of the member has finished it
+        if upload.complete and self._uploads.get(key) is upload:  # otherwise another socket of the member finished it
             del self._uploads[key]
             await self._finish(client, upload)
         return True
@@ -307,7 +307,7 @@ class Sockets:
         await client.say({"type": "accepted", "attempt": update.attempt, "norm": norm})
 
     async def _reject(self, client: Client, rejected: Rejected, update: Update) -> None:
-        """Sends the reason why an update is rejected. If the update was stale, sends the current weights too."""
+        """Sends the reason why an update is rejected. If the update was stale, also sends the open round again."""
         metrics.UPDATES.labels("rejected").inc()
         await client.say(
             {"type": "rejected", "attempt": update.attempt, "why": str(rejected), "aside": client.member.aside}
@@ -317,6 +317,6 @@ class Sockets:
 
 
 def without_devices(note: dict[str, Any]) -> RoundFigures:
-    """Returns a line of `rounds.jsonl` without its list of devices, with which 500 rounds would take megabytes."""
+    """Returns a line of `rounds.jsonl` without its list of devices. With the lists, 500 rounds would take megabytes."""
     figures: Any = {name: value for name, value in note.items() if name != "devices"}
     return cast("RoundFigures", figures)

@@ -1,4 +1,4 @@
-"""The clients of a session: a member takes part over a WebSocket (`join`) or as a Flower node (`supernode`).
+"""Defines the clients of a session. A client takes part over a WebSocket (`join`) or as a Flower node (`supernode`).
 
-Both train their rounds with `worker`, which uses `training`.
+Both kinds of client train their rounds with `worker`, which uses `glgpt.training`.
 """

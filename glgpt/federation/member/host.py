@@ -19,7 +19,7 @@ MAX_TERMS_BYTES = 1 << 20  # maximum bytes of the session's terms
 MAX_TOKENIZER_BYTES = 64 << 20  # maximum bytes of all tokenizer files together
 # Number of arrays of the parameters' size that a member holds: weights, gradients, AdamW's moments, the update, …
 VECTORS = 8
-DEFAULT_MEMORY = 8 << 30  # bytes of memory that are assumed if the system does not report its size
+DEFAULT_MEMORY = 8 << 30  # bytes of memory that are assumed if the system does not report the memory's size
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Host:
 
     def __init__(self, link: Link) -> None:
         headers = {"Authorization": f"Bearer {link.token}", "Accept-Encoding": "identity"}
-        trusted = ssl.create_default_context()  # as for the WebSocket: the system's authorities, or SSL_CERT_FILE
+        trusted = ssl.create_default_context()  # as the WebSocket: authorities of the system or of SSL_CERT_FILE
         self._client = httpx.Client(base_url=link.base, headers=headers, timeout=60, trust_env=False, verify=trusted)
         self._base = link.base
 
@@ -80,7 +80,7 @@ class Host:
             raise GlgptError(f"{self._base} sent a compressed answer, which was not requested")
 
     def session(self) -> Session:
-        """Returns the session's terms. Raises GlgptError if they are invalid or need too much memory."""
+        """Returns the session's terms. Raises GlgptError if they are invalid or training would need too much memory."""
         try:
             about = json.loads(self.get("v1/session", MAX_TERMS_BYTES))
             fields = {k: v for k, v in about.items() if k in Session.model_fields}
@@ -108,7 +108,7 @@ class Host:
         raise GlgptError(f"{self._base} sent an invalid tokenizer")
 
     def ids(self, session: Session) -> Ids:
-        """Returns the token ids of the session's text."""
+        """Returns the token ids of the session's text. Raises GlgptError if they are invalid or too large."""
         size = 4 * session.train_tokens
         check_memory(size, f"its text of {session.train_tokens:,} tokens", "; join with your own text")
         data = self.get("v1/session/text", size)
@@ -129,7 +129,10 @@ def physical_memory() -> int:
 
 
 def check_memory(needed: int, what: str, remedy: str = "") -> None:
-    """Raises GlgptError if `needed` bytes exceed half of this machine's memory. `what` names what needs them."""
+    """Raises GlgptError if `needed` bytes exceed half of this machine's memory.
+
+    The error message uses `what` (what needs the bytes) and `remedy` (what the user can do).
+    """
     memory = physical_memory()
     if needed > memory // 2:
         raise GlgptError(

@@ -43,7 +43,7 @@ FATAL = (protocol.NO_TOKEN, protocol.FULL, protocol.REMOVED)  # close codes afte
 class Hooks:
     """Callbacks of a client. Each of them is optional."""
 
-    on_state: Callable[[str], object] | None = None  # the current state, as text
+    on_state: Callable[[str], object] | None = None  # what the client is doing now, as text
     on_step: Callable[[int, int, float], object] | None = None  # round, step in the round, loss (NaN if unknown)
     on_round: Callable[[dict[str, Any]], object] | None = None  # the host's answer to an update
 
@@ -66,7 +66,7 @@ class Round:
 
 @dataclass
 class Socket:
-    """Holds the round to train, and keeps the connection to the host open in a thread: reconnects when it is lost."""
+    """Holds the round to train. A thread keeps the connection to the host open, and reconnects if it is lost."""
 
     link: Link
     join: Callable[[], Join]
@@ -74,9 +74,10 @@ class Socket:
     on_welcome: Callable[[Welcome], None]
     session: Session
     round: Round | None = None
-    closed: str = ""  # why the host ended the session
-    failed: str = ""  # why this client cannot take part
-    fresh: threading.Event = field(default_factory=threading.Event)  # set when the state has changed
+    closed: str = ""  # the reason why the host ended the session; "" until then
+    failed: str = ""  # the reason why this client cannot take part; "" if it can
+    # Set when `round`, `closed` or `failed` may have changed
+    fresh: threading.Event = field(default_factory=threading.Event)
     _connection: ClientConnection | None = None
     _stop: bool = False
     _sent: float = 0.0
@@ -194,7 +195,10 @@ class Socket:
             self._say({"type": "progress", **message})
 
     def deliver(self, round_: Round) -> None:
-        """Sends a round's update. Without a connection, the update is sent after reconnecting."""
+        """Announces a round's update to the host, which then requests the data of the update.
+
+        Without a connection, the client announces the update after reconnecting.
+        """
         if self.round is round_:
             with contextlib.suppress(Exception):
                 self._announce()

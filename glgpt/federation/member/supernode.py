@@ -1,7 +1,7 @@
 """Flower's ClientApp for a session: trains its rounds in a user's own `flower-supernode`, without a gateway.
 
 It trains on the text that is named in the node's configuration. The session's terms and tokenizer are part of the app.
-Flower starts a process for each round; AdamW's moments are stored on disk between rounds.
+Flower starts a process for each round, so AdamW's moments are stored on disk between rounds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def client_of(terms: Path) -> ClientApp:
 
 
 def trained(terms: Path, message: Message, context: Context) -> Message:
-    """Trains the requested round, at most until its deadline. Replies with the trained parameters and metrics.
+    """Trains the requested round, at most until its deadline. Returns a reply with the trained parameters and metrics.
 
     Raises ArgumentError if the node has no text, and GlgptError if the text is too short.
     """
@@ -57,7 +57,7 @@ def trained(terms: Path, message: Message, context: Context) -> Message:
     path = str(Path(str(context.node_config["text"])).resolve())
     folder = host_folder("supernode", session.id)
     slot = open_slot(folder, f"supernode-{hashlib.sha256(path.encode()).hexdigest()[:16]}")
-    slot.keep_key(path)  # with a key, `Worker` restores the stored moments: those of the last round on this text
+    slot.keep_key(path)  # only with a key, `Worker` restores the moments stored after the last round on this text
     worker = Worker(session, ids_of(session, text, lambda: held["tokenizer"], folder), device, slot)
     try:
         late = message.metadata.created_at + session.round_seconds  # by the host's clock

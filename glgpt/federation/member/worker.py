@@ -98,8 +98,8 @@ def host_folder(host: str, session: str) -> Path:
     """Returns the folder in which this machine stores its files for a session of a host.
 
     The path depends on the host's address as well as on `session`, the session's id, because the host chooses the id.
-    Otherwise a host could use the id of another host's session, to obtain the key that this client has for the other
-    session, or updates computed with the moments from the other session.
+    Otherwise a host could use the id of another host's session. The client would then send it the resume key of that
+    session, and updates computed with the moments from that session.
     """
     return cache_path() / "federation" / hashlib.sha256(host.encode()).hexdigest()[:16] / session
 
@@ -120,8 +120,8 @@ def open_slot(base: Path, kind: str = "") -> Slot:
 def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], base: Path) -> Ids:
     """Tokenizes a member's own text with the session's tokenizer, which is stored in the folder `base`.
 
-    If the folder lacks it, calls `files`, which returns the tokenizer's files by name. Raises GlgptError if they are
-    not the files of the session's tokenizer.
+    If the folder lacks the tokenizer, calls `files`, which returns the tokenizer's files by name. Raises GlgptError if
+    these are not the files of the session's tokenizer.
     """
     folder = base / "tokenizer"
     if not folder.exists() or identity(folder) != session.tokenizer:
@@ -176,7 +176,7 @@ class Worker:
         """Trains a round from the parameters `before`. Returns None if `on_step` returned "drop".
 
         `on_step` is called after each step; if it returns "stop", the round ends early with the steps so far. Raises
-        GlgptError for an impossible shard, and if the loss or a parameter is not finite.
+        GlgptError for a shard that the text is too short for, and if the loss or a parameter is not finite.
         """
         s = self.session.settings
         rows, results = s.batch * s.accumulate, []

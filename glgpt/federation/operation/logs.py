@@ -10,11 +10,12 @@ from pathlib import Path
 
 from glgpt.system.logs import MAX_LOG_BYTES, start_logging
 
-MAX_RECORDS, PERIOD_S = 20, 60.0  # maximum number of records per line of source code and period; seconds of a period
+# Maximum number of records that one line of source code may log per period, and length of the period in seconds
+MAX_RECORDS, PERIOD_S = 20, 60.0
 
 
 class Throttle(logging.Filter):
-    """Drops records of a source code line that logs too often. A later record of the line reports how many."""
+    """Drops records of a source code line that logs too often. A later record of the line reports their number."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -23,7 +24,7 @@ class Throttle(logging.Filter):
         self._seen: dict[tuple[str, int, int], list[float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if the record is written. Critical records always are."""
+        """True if the record is to be written, as critical records always are."""
         if record.levelno >= logging.CRITICAL:
             return True
         now = self._clock()
@@ -47,7 +48,7 @@ def log_to_stderr(level: str = "info", style: str = "text") -> None:
 
 
 def rotate(log: Path) -> None:
-    """Moves the contents of a log to `NAME.1`, which is overwritten, if the log exceeds `MAX_LOG_BYTES`.
+    """Moves the contents of a log that exceeds `MAX_LOG_BYTES` to the file `NAME.1`, which is overwritten.
 
     The log file itself remains, because a process appends to it. Records written during the move may be lost.
     """

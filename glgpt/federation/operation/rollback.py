@@ -40,7 +40,7 @@ def roll_back(files: Files, rounds: int) -> int:
         for path in files.folder.glob(f"{SUPERLINK}*"):
             path.unlink()
         with RunFolder(files.run) as run:
-            run.rewind(max(0, session.first_step(number + 1) - 1))  # `serve` then repeats the evaluation
+            run.rewind(max(0, session.first_step(number + 1) - 1))  # `serve` then evaluates round `number` again
         files.keep_notes(number)
         files.go_back(number)
     finally:

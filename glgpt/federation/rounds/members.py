@@ -1,6 +1,7 @@
 """Defines the members of a site: who is admitted, which seat a member has, and who is set aside.
 
-A seat is a member's number, which determines its share of the text. Updates of a member that is set aside are rejected.
+A seat is a member's number, which determines the member's share of the text. If a member is set aside, its updates are
+rejected.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MEMBERS = "members.jsonl"
 
 MAX_REASON_CHARACTERS = 200  # maximum characters of a reason that all members see
 REMOVED, REVOKED = "removed", "the invitation was revoked"  # values of `aside` with which a member may not connect
-IDLE_ROUNDS = 3  # rounds without any update after which the seat of a connected new member may be reassigned
-ABSENCE_TIMEOUT_S = 3600.0  # seconds after which the seat of an offline member with accepted updates may be reassigned
+IDLE_ROUNDS = 3  # rounds after joining in which a connected member without an accepted update keeps its seat
+ABSENCE_TIMEOUT_S = 3600.0  # seconds for which an offline member with accepted updates keeps its seat
 MEMBER_LINES = 1000  # members.jsonl is rewritten when it has this many lines more than there are members
 
 
@@ -97,7 +98,7 @@ class Members(Mapping[int, Member]):
         self.session: Session = files.session()
         self._open_round = open_round
         self._by_number: dict[int, Member] = {}
-        self._removed: set[str] = set()  # `Member.key` of all removed members, even if another has the seat
+        self._removed: set[str] = set()  # `Member.key` of all removed members, even if their seats are taken
         self._lines = 0  # number of lines in members.jsonl
         for line in json_lines(self.files.site_folder / MEMBERS):
             member = Member(**line)
@@ -117,7 +118,7 @@ class Members(Mapping[int, Member]):
         return len(self._by_number)
 
     def values(self) -> ValuesView[Member]:
-        """Returns the members. Another thread may list them."""
+        """Returns the members. Another thread may copy them with `list`."""
         return self._by_number.values()
 
     def admit(self, join: Join) -> tuple[Member, str]:
@@ -154,7 +155,7 @@ class Members(Mapping[int, Member]):
         return member, key
 
     def _resume(self, known: Member, join: Join) -> None:
-        """Admits a known member, which may use a new invitation. Raises Refused if the invitation has no uses left."""
+        """Admits a known member, which may use a new invitation. Raises Refused if the new one has no uses left."""
         before = known.kept()
         if known.invitation != digest(join.token):
             if known.invitation:
@@ -278,7 +279,7 @@ class Members(Mapping[int, Member]):
         self._lines = len(lines)
 
     def strike(self, member: Member, why: str) -> Rejected:
-        """Counts a rejected update against a member. Returns the error to report."""
+        """Counts a rejected update against a member. Returns the error that the caller should raise."""
         why = quoted(why, MAX_REASON_CHARACTERS)
         member.strikes += 1
         member.said = f"rejected: {why}"

@@ -25,8 +25,9 @@ from glgpt.federation.rounds.members import Member, Members
 from glgpt.federation.rounds.updates import SPOOLED, OpenRound, Rejected, Reply, Spooled
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
 
-MAX_HELD_BYTES = 256 << 20  # maximum bytes of updates in a reply; if they exceed it, the site replies with their mean
-OPEN, SPOOL, QUARANTINE = "open.safetensors", "spool", "quarantine"  # the open round, its updates, damaged updates
+MAX_HELD_BYTES = 256 << 20  # maximum bytes of updates in a reply; instead of more, the reply holds their mean
+# In a site's folder: the file of the open round, the folder of its updates, and the folder of damaged updates
+OPEN, SPOOL, QUARANTINE = "open.safetensors", "spool", "quarantine"
 logger = logging.getLogger(__name__)
 
 
@@ -40,19 +41,20 @@ class Rounds:
         self.members = Members(files, invitations, lambda: self.open, clock)
         self.most_held = MAX_HELD_BYTES
         self._attended = -math.inf  # when a device last worked on the round, by the clock
-        self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share
+        self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share, rounded up
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
         self._restore()
 
     def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
-        """Returns the round that Flower requests with `task`. If the open round is requested again, returns that round.
+        """Returns the round that Flower requests with `task`: the open round if it is requested again, or a new one.
 
-        A new `attempt` means that all gateways together missed the quorum. The round then retains its updates and
-        accepts further ones.
+        A higher `attempt` means that all gateways together missed the quorum in the previous attempt. The returned
+        round then retains the open round's updates and accepts further ones.
         """
         name = weights_id(number, parameters)
-        before = self.open if self.open is not None and self.open.id == name else None  # same weights
+        # The open round, if it starts from the same weights
+        before = self.open if self.open is not None and self.open.id == name else None
         if before is not None and attempt <= before.attempt:
             before.task = task
             return before
@@ -100,10 +102,10 @@ class Rounds:
         self._check_quorum()
 
     def _restore_updates(self, round_: OpenRound) -> None:
-        """Reads the accepted updates of a restored round, and quarantines those that cannot be combined.
+        """Reads a restored round's accepted updates from the spool folder, and quarantines those that are invalid.
 
-        If a damaged file stayed in the spool, the round would fail after every restart. If a closed round misses its
-        quorum without the quarantined updates, it is opened again.
+        If a damaged file stayed in the spool folder, the round would fail after every restart. If a closed round
+        misses its quorum without the quarantined updates, it is opened again.
         """
         lines, bounds, unsound = self.spool / f"{round_.id}.jsonl", self.session.bounds, False
         for line in json_lines(lines):
@@ -213,7 +215,7 @@ class Rounds:
             round_.quorum_at = self.clock()
 
     def _closes(self, round_: OpenRound) -> float:
-        """Returns the time at which the round closes, unless it misses its quorum or all clients answer earlier."""
+        """Returns the time at which the round closes if it has its quorum. It closes earlier if all clients answer."""
         if round_.quorum_at is None:
             return round_.deadline
         return min(round_.deadline, round_.quorum_at + self.session.grace)
@@ -246,7 +248,10 @@ class Rounds:
         return len(round_.updates) >= max(self.quorum, round_.had + 1)
 
     def _gives_up(self, round_: OpenRound, now: float) -> bool:
-        """True if other gateways should not wait for this one: its deadline has passed, or no device is training."""
+        """True if other gateways should not wait for this one.
+
+        That is so if the round's deadline has passed, or no device has been training for `grace` seconds.
+        """
         if now >= round_.deadline:
             return True
         return now - max(self._attended, round_.opened) >= self.session.grace

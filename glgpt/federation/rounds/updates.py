@@ -16,7 +16,7 @@ from glgpt.federation.protocol import Vector
 
 
 class Rejected(Exception):  # noqa: N818
-    """Raised to reject an update. If it is `stale`, such as for another round, it does not count against its member."""
+    """Raised to reject an update. A `stale` update, such as one for another round, is not a strike for its member."""
 
     def __init__(self, why: str, stale: bool = False) -> None:
         super().__init__(why)
@@ -24,7 +24,7 @@ class Rejected(Exception):  # noqa: N818
 
 
 class RunOver(Exception):  # noqa: N818
-    """Raised if Flower's run has ended: it does not need the round's result, and the next run requests it again."""
+    """Raised if Flower's run has ended and does not need the round's result. The next run requests the round again."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ SPOOLED = TypeAdapter(Spooled)  # validates what `Spooled.line` wrote
 
 @dataclass
 class OpenRound:
-    """A round that is being trained, or a closed one whose reply Flower has not received yet."""
+    """The round that Flower requested last. Clients train it until it is closed; then the site replies to Flower."""
 
     number: int
     id: str  # see `session.weights_id`
@@ -71,7 +71,7 @@ class OpenRound:
     deadline: float
     quorum_at: float | None = None
     closed: bool = False
-    settled: bool = False  # True if the disk records that the round is closed; only then it is answered
+    settled: bool = False  # True if the disk records that the round is closed; only then the site replies
     wrapped_up: bool = False
     updates: dict[int, Spooled] = field(default_factory=dict)
     attempt: int = 0  # number of times that all gateways together missed the quorum
@@ -82,7 +82,7 @@ class OpenRound:
 class Reply:
     """A site's reply to a round, with `updates` [k, n].
 
-    Each of k rows holds the n parameters of one client; or a single row holds the clients' mean.
+    Each of the k rows holds the n parameters of one client; or a single row holds the mean of all clients.
     """
 
     task: bytes

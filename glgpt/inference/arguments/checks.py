@@ -13,7 +13,10 @@ from glgpt.errors import ArgumentError, written
 
 
 def integer(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """Returns the value as an int. Raises ArgumentError for other types, and values below `least` or above `most`."""
+    """Returns the value, an integer of any type, as an int.
+
+    Raises ArgumentError if it is not an integer, or not in the range from `least` to `most` (None: no maximum).
+    """
     try:
         found = operator.index(value)
     except TypeError:
@@ -25,7 +28,7 @@ def integer(name: str, value: Any, least: int = 0, most: int | None = None) -> i
 
 
 def number(name: str, value: Any, accepts: Callable[[float], bool], allowed: str) -> float:
-    """Returns the value as a float. Raises ArgumentError for other types, and values that `accepts` rejects.
+    """Returns the value as a float. Raises ArgumentError if it is not a number, or if `accepts` rejects it.
 
     `allowed` describes the accepted values in the error message.
     """
@@ -36,7 +39,7 @@ def number(name: str, value: Any, accepts: Callable[[float], bool], allowed: str
 
 
 def real(value: Any) -> float | None:
-    """Returns a single number as a float; None for other types, and for integers too large for a float."""
+    """Returns the value as a float if it is a single number; None for other values and for integers beyond a float."""
     if isinstance(value, (str, bytes)):
         return None
     try:
@@ -54,7 +57,7 @@ def floats(name: str, value: Any) -> NDArray[np.float32]:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns a truth value (bool, numpy's bool, 0 or 1). Raises ArgumentError for other types and values."""
+    """Returns the value as a bool. Raises ArgumentError unless it is True, False, 0 or 1, of Python or numpy."""
     if isinstance(value, (str, bytes)) or real(value) not in (0, 1):
         raise ArgumentError(f"{name} is {written(value)}; it must be True or False")
     return bool(value)
@@ -69,7 +72,7 @@ def items(name: str, value: Any, wanted: str) -> list[Any]:
         raise ArgumentError(f"{name} is {written(value)}; it must be {wanted}")
     try:
         return list(value)
-    except TypeError:  # an array without dimensions
+    except TypeError:  # numpy's arrays without dimensions are of the type Iterable but cannot be iterated
         raise ArgumentError(f"{name} is {written(value)}; it must be {wanted}") from None
 
 

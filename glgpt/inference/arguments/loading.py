@@ -34,7 +34,7 @@ class SplitOptions:
 
 DEVICE = tuple(f.name for f in fields(DeviceSettings))
 PLACES = ("rest", "plan")
-# Options that require one of PLACES
+# Options that require `rest` or `plan`
 SPLIT = tuple(f.name for f in fields(SplitOptions) if f.name not in (*PLACES, "speculate"))
 OPTIONS = (*DEVICE, "context", "max_texture_memory", "adapter", "progress", "speculate", *PLACES, *SPLIT)
 
@@ -42,7 +42,8 @@ OPTIONS = (*DEVICE, "context", "max_texture_memory", "adapter", "progress", "spe
 def checked_options(name: Any, dtype: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that are not None.
 
-    Raises ArgumentError if the name, the dtype or an option has the wrong type or is out of range.
+    Raises ArgumentError for an unknown option, for options that cannot be combined, and if the name, the dtype or an
+    option has the wrong type or is out of range.
     """
     if name is not None and not isinstance(name, (str, os.PathLike)):
         raise ArgumentError(f"{written(name)} is not a model; give a folder, a Hub name or None")

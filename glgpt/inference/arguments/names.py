@@ -13,7 +13,7 @@ Names = str | Iterable[str] | Callable[[str], bool] | None  # a name or pattern,
 
 
 def selected(names: Names, known: Sequence[str], model: str) -> list[str]:
-    """Returns the requested activations in the order of `known`.
+    """Returns the names of the requested activations, in the order of `known`; error messages name the `model`.
 
     In a pattern such as `h.*.attn.pattern`, `*` matches any characters (dots too), `?` matches one character, and
     `[0-3]` matches one character of a range. A function is called with each name and returns True for the requested

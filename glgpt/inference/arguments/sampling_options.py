@@ -60,7 +60,7 @@ class SamplingOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Checks the values and converts them to Python's own types."""
+        """Checks the values and converts them to Python's built-in types."""
         checked: dict[str, Any] = {
             "temperature": number(
                 "temperature",
@@ -106,11 +106,11 @@ class SamplingOptions:
 
     @property
     def adjusts(self) -> bool:
-        """True if logits are changed before a token is chosen; the host then chooses."""
+        """True if a penalty or a bias changes the logits; the host then chooses the tokens."""
         return self.repetition_penalty not in (None, 1) or bool(self.logit_bias)
 
     def seeded(self) -> SamplingOptions:
-        """Returns these options with a seed: their own, or else a new one."""
+        """Returns these options, or, if they have no seed, a copy with a new seed."""
         return self if self.seed is not None else replace(self, seed=secrets.randbelow(2**32))
 
     def check_vocabulary(self, size: int) -> None:
@@ -123,7 +123,7 @@ class SamplingOptions:
 
 
 def _biases(given: Any) -> dict[int, float]:
-    """Returns biases by id. Raises ArgumentError for other types, negative ids, and biases out of range."""
+    """Returns the biases by id. Raises ArgumentError for a wrong type, negative ids, and biases out of range."""
     if not isinstance(given, Mapping):
         raise ArgumentError(f"logit bias is {written(given)}; it must map ids to numbers, such as {{198: -100}}")
     found = {}

@@ -1,9 +1,9 @@
 """Decodes several texts side by side: each weight is read once for all texts, and each text has its own position.
 
-The texts share caches, whose rows hold the keys and values of one position each. A step decodes one token of each text
-and writes the new rows of all texts to adjacent free rows; a table maps each position of a text to its row. Texts can
-therefore start, pause and continue at any step, and texts with the same beginning share the rows of this beginning (as
-in Kwon et al. 2023, with blocks of one token).
+The texts share caches; each row of the caches holds the keys and values of one position. A step decodes one token of
+each text and writes the keys and values of these tokens to adjacent free rows; a table maps each position of a text to
+its row. Texts can therefore start, pause and continue at any step, and texts with the same beginning share the rows of
+this beginning (as in Kwon et al. 2023, with blocks of one token).
 
 A player plays the entries (named lists of passes) of a program. A state is a texture that keeps its contents between
 entries.
@@ -55,10 +55,11 @@ def batch_program(
 ) -> Program:
     """Records the entries that decode several texts: `decode_N`, `take_N`, `adopt_N` and `restore_1`.
 
-    All entries share caches of `height` rows. `decode_N`, with N in `sizes`, computes one token of each of N texts. It
-    reads the tokens from `token.N`, their positions from `places.N`, and from `table.N` the cache row of each position
-    of each text. It writes keys and values to the cache rows from `row` on and the likeliest next tokens to `token.N`;
-    its output is `logits`, of shape `[N, vocab]`.
+    All entries share caches of `height` rows; `row` and `pos` are scalars that are given when an entry is played.
+    `decode_N`, with N in `sizes`, computes one token of each of N texts. It reads the tokens from `token.N`, their
+    positions from `places.N`, and from `table.N` the cache row of each position of each text. It writes keys and values
+    to the cache rows from `row` on, and the likeliest next tokens to `token.N`. Its output is `logits`, of shape
+    `[N, vocab]`.
 
     The other entries exchange rows with a generation program (`programs.generation_program`). `take_N` copies row `row`
     of `token.N` and of the logits to the states `token` and `logits` of the generation program, which can then draw a
@@ -66,8 +67,8 @@ def batch_program(
     program's caches, from `pos` on, to the shared rows from `row` on; `restore_1` copies the shared row `pos` to row
     `row` of the generation program's caches.
 
-    For a part without the embedding, `decode_N` reads hidden states from the input `hidden.N`. For a part without the
-    head, `logits` is None, the output of `decode_N` is `hidden`, and `take_N` is missing.
+    If `part` (`Part`: a range of blocks) lacks the embedding, `decode_N` reads hidden states from the input `hidden.N`.
+    If it lacks the head, `logits` is None, the output of `decode_N` is `hidden`, and `take_N` is missing.
     """
     rec = Recorder(limits)
     own = Network(rec, config, kernel, dtype, part=part)
@@ -94,9 +95,9 @@ class Heap:
         self.uses, self._next = np.zeros(height, np.int32), 0
 
     def take(self, count: int, used: int) -> int | None:
-        """Returns the first of `count` adjacent free rows, and marks the first `used` of these as in use.
+        """Returns the first of `count` adjacent free rows, and marks the first `used` of these rows as in use.
 
-        Returns None if there are fewer adjacent free rows.
+        Returns None if no `count` free rows are adjacent.
         """
         first = self._next
         if first + count > len(self.uses) or self.uses[first : first + count].any():
@@ -128,7 +129,7 @@ class Member:
 
 @dataclass(eq=False)
 class Text(Member):
-    """A text with its token ids; the shared caches hold all its rows, or none if these were evicted for other texts."""
+    """A text with its token ids; the shared caches hold all its rows, or none if they were evicted for other texts."""
 
     ids: list[int] = field(default_factory=list)
 
@@ -158,7 +159,7 @@ class SharedCaches(ABC, Generic[M]):
         self._heap = Heap(0)
         self._texts: dict[M, None] = {}  # texts with rows, least recently used first
         self._sent: tuple[tuple[M, ...], Floats] = ((), np.zeros((0, 0), np.float32))  # texts and table last uploaded
-        self._last = self._count = 0  # size of the last step's entry, and number of texts in this step
+        self._last = self._count = 0  # size of the last step's entry, and number of texts in that step
         self._drawn = Readback(main, ("token",), ops.MAX_ROWS) if self.part.head else None
 
     # -- for subclasses -----------------------------------------------------------------------------------------
@@ -168,10 +169,10 @@ class SharedCaches(ABC, Generic[M]):
         """Adds the missing rows of a text to the shared caches, without evicting the texts in `keep`."""
 
     def lose(self, text: M) -> None:
-        """Is called before the rows of a text are evicted, while they can still be read."""
+        """Does nothing; subclasses may copy the rows of a text here, before the rows are evicted."""
 
     def drew(self) -> None:
-        """Is called after the state `token` of `main` was overwritten."""
+        """Does nothing; subclasses may react here after the state `token` of `main` was overwritten."""
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -187,8 +188,8 @@ class SharedCaches(ABC, Generic[M]):
     def reserve(self, rows: int) -> None:
         """Gives the shared caches at least `rows` rows, or the maximum number of rows.
 
-        If the caches grow, texts are refilled when they are next used. Raises GlgptError if the textures would then
-        exceed `most` bytes.
+        If the caches grow, texts lose their rows, and are refilled when they are next used. Raises GlgptError if the
+        textures of the larger caches would exceed `most` bytes.
         """
         rows = self.height(rows)
         if rows <= len(self._heap.uses):
@@ -210,7 +211,7 @@ class SharedCaches(ABC, Generic[M]):
 
     @property
     def room(self) -> int:
-        """Number of rows of the shared caches that texts can still take, whatever the number of texts in a step."""
+        """Number of adjacent free rows that texts can still take, less the rows that padded steps and copies need."""
         return self._heap.room() - ops.MAX_ROWS - ADOPTED[0]
 
     @property
@@ -242,10 +243,11 @@ class SharedCaches(ABC, Generic[M]):
     # -- steps --------------------------------------------------------------------------------------------------
 
     def step(self, texts: Sequence[M], x: Rows) -> None:
-        """Runs one row of each text: a token, or a hidden state for a part without the embedding.
+        """Runs the next position of each text, and appends the cache row of this position to the text's `rows`.
 
-        No text may occur twice. Afterwards `logits` and `best` return the predictions; for a part without the head,
-        `hidden` returns the outputs instead.
+        `x` holds a token for each text, or, for a part without the embedding, a hidden state. No text may occur twice.
+        Afterwards `logits` and `best` return the predictions; for a part without the head, `hidden` returns the outputs
+        instead.
         """
         size = next(n for n in SIZES if n >= len(texts))
         for text in texts:
@@ -259,15 +261,16 @@ class SharedCaches(ABC, Generic[M]):
         self._last, self._count = size, len(texts)
 
     def choose(self, samplers: Sequence[Sampler], steps: Sequence[int]) -> list[int | None]:
-        """Returns the token that sampler i draws after text i of the last step; None if its logits are not finite.
+        """Returns, for each text i of the last step, the token that sampler i draws; None if its logits are not finite.
 
-        `steps[i]` is the number of this token in its text.
+        `steps[i]` is the number of tokens that sampler i has drawn before. If sampler i adjusts logits or has a
+        constraint, item i is the likeliest token instead.
         """
         main, drawn = self.main, [i for i, s in enumerate(samplers) if s.entry and not s.matcher and not s.adjusts]
         found = self.best()
         if not drawn or self._drawn is None:
             return found
-        self._drawn.drop()  # discards copies that a failed call left
+        self._drawn.drop()  # discards readbacks that a failed call left
         for i in drawn:
             self.player.play(f"take_{self._last}", row=i)
             main.play(samplers[i].entry or "", **samplers[i].scalars(steps[i], self.config.vocab_size))
@@ -325,10 +328,11 @@ class SharedCaches(ABC, Generic[M]):
         return first
 
     def adopt(self, texts: Sequence[M], total: int, keep: Sequence[M] = (), player: Player | None = None) -> None:
-        """Copies the first `total` rows of a text from separate caches to shared rows, which all of `texts` then use.
+        """Copies the rows of the first `total` positions from separate caches to shared rows for all of `texts`.
 
         The first `total` ids of all `texts` must be equal. Rows that `texts[0]` already has in the shared caches are
         not copied. The rows come from the caches of `main`, or, with `player`, from the caches that `player` uses.
+        Texts in `keep` are not evicted.
         """
         rows, player = texts[0].rows, player or self.player
         known = len(rows)
@@ -345,7 +349,7 @@ class SharedCaches(ABC, Generic[M]):
         self._sent = ((), self._sent[1])
 
     def _send(self, texts: Sequence[M], x: Rows, size: int, first: int) -> None:
-        """Uploads a step's inputs: tokens or hidden states, positions, and the table of rows if it is a new one."""
+        """Uploads a step's inputs: tokens or hidden states, positions, and the table of rows if it has changed."""
         player, table = self.player, self._sent[1]
         ids, places = np.zeros((2, size, 1, 4), np.float32)
         if self.part.embed:
@@ -353,7 +357,7 @@ class SharedCaches(ABC, Generic[M]):
             player.write(f"token.{size}", 0, ids)
         else:
             upload_hidden(player, np.asarray(x, np.float32), size)
-        places[:, 0, 0] = -1  # unused rows
+        places[:, 0, 0] = -1  # marks rows of the step without a text
         places[: len(texts), 0, 0] = [len(text.rows) - 1 for text in texts]
         player.write(f"places.{size}", 0, places)
         foreseen = self._sent[0] == tuple(texts) and len(table) == size
@@ -369,7 +373,7 @@ class SharedCaches(ABC, Generic[M]):
 
 @contextlib.contextmanager
 def _recorded(sampler: Sampler, found: list[int | None], row: int) -> Iterator[None]:
-    """Records a GlgptError in the sampler, and None in its row of `found`, so that the other texts continue."""
+    """Catches a GlgptError so that the other texts continue: stores it in the sampler, and None in `found[row]`."""
     try:
         yield
     except GlgptError as error:
@@ -380,7 +384,8 @@ class BatchDecoder(SharedCaches[Text]):
     """Decodes up to eight texts of one model at once, with the weights of the player of `decoder`.
 
     `begin` adds texts that have the same prompt, `append` decodes one token of each text given to it, and `end` removes
-    a text. Each `append` may be given any of the texts, in any order. A text whose rows were evicted is read again.
+    a text. Each `append` may be given any of the texts, in any order. If the rows of a text were evicted, they are
+    computed again from its ids.
     """
 
     def __init__(
@@ -415,9 +420,9 @@ class BatchDecoder(SharedCaches[Text]):
     def check_guesses(self, text: Text, tokens: Sequence[int], sampler: Sampler, step: int) -> list[int | None]:
         """Appends the token `tokens[0]`, and the guesses `tokens[1:]` up to the first wrong one.
 
-        Returns the correct guesses and the token after them, as the sampler draws them: as tokens `step`, `step` + 1
-        and so on of its text. The token after them is None if its logits are not finite. Each row has the same bits as
-        in a separate step, so guesses do not change the text. With products that the GPU adds up by blending
+        Returns the tokens that the sampler draws as its tokens `step`, `step` + 1 and so on: the correct guesses, and
+        one more token. The last token is None if its logits are not finite. The logits of each token equal those of a
+        separate step bit for bit, so guesses do not change the text. Only if the GPU adds up products by blending
         (`Kernel.blends`), the last bits may differ.
         """
         held = len(self._placed(text, tokens))
@@ -430,7 +435,7 @@ class BatchDecoder(SharedCaches[Text]):
         return chosen[: right + 1]
 
     def _placed(self, text: Text, tokens: Sequence[int]) -> list[int]:
-        """Runs rows of one text at adjacent positions; returns the shared rows that the text had before."""
+        """Runs `tokens` at the next positions of one text; returns the shared rows that the text had before."""
         self.refill(text, [text])
         self._texts[text] = self._texts.pop(text, None)
         held, count, player = list(text.rows), len(tokens), self.player
@@ -439,7 +444,7 @@ class BatchDecoder(SharedCaches[Text]):
         text.rows += range(first, first + count)
         ids, places = np.zeros((2, size, 1, 4), np.float32)
         ids[:count, 0, 0] = tokens
-        places[:, 0, 0] = -1  # unused rows
+        places[:, 0, 0] = -1  # marks rows of the step without a token
         places[:count, 0, 0] = range(len(held), len(held) + count)
         table = np.zeros((size, player.program.textures[f"table.{size}"].width * 4), np.float32)
         table[:, : len(text.rows)] = text.rows
@@ -452,13 +457,14 @@ class BatchDecoder(SharedCaches[Text]):
         return held
 
     def following(self, samplers: Sequence[Sampler], steps: Sequence[int], texts: Sequence[Text]) -> list[int | None]:
-        """Returns the token after each text of the last step, or END; None as in `best`, or if `Sampler.error` is set.
+        """Returns, for each text of the last step, the next token; END if the text is complete; None after an error.
 
-        Unlike `choose`, supports samplers that adjust logits or have a constraint.
+        The error is `Sampler.error`, or, if that is None, logits that are not finite. Unlike `choose`, supports
+        samplers that adjust logits or have a constraint; matchers receive the returned tokens.
         """
         found = self.choose(samplers, steps)
         drawn = self._drawn
-        begun: list[int] = []  # rows whose draw on the device has begun
+        begun: list[int] = []  # numbers of the texts whose tokens the device is drawing
         for i, sampler in enumerate(samplers):
             if found[i] is None or not (sampler.matcher or sampler.adjusts):
                 continue
@@ -493,7 +499,7 @@ class BatchDecoder(SharedCaches[Text]):
         self.cut(text, 0)
 
     def refill(self, text: Text, keep: Sequence[Text]) -> None:
-        """Reads an evicted text again, to compute its rows."""
+        """Computes the rows of an evicted text again, from its ids."""
         if not text.rows:
             self.decoder.first(text.ids, (), ())
             self.adopt([text], len(text.ids), keep)

@@ -20,8 +20,9 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 class Row:
     """A prompt and its continuation so far; `run` holds the statistics of the continuation.
 
-    `chunks` are the chunks in which the prompt is read (`Decoder.first`). `observe` is called for each token, with the
-    logits from which the token was chosen, and the token.
+    `wanted` is the maximum number of tokens still to be chosen, and `drawn` is the number of tokens chosen so far.
+    `chunks` are the chunks in which the prompt is read (`Decoder.first`). For each token, `observe` is called with the
+    logits from which the token was chosen, and with the token.
     """
 
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int, chunks: Sequence[Chunk] | None = None) -> None:
@@ -31,7 +32,7 @@ class Row:
         self.run, self.drawn = GenerationStats(len(ids)), 0
         self.text: Text | None = None
         self.next = -1  # the last chosen token
-        self.ready: deque[int] = deque()
+        self.ready: deque[int] = deque()  # chosen tokens that `stream` has not yielded yet
         self.error: GlgptError | None = None
         self.ended = tokens == 0
         self.watch: Callable[[int], bool] | None = None  # returns True if this token completes a stop text
@@ -40,9 +41,9 @@ class Row:
 class Continuations:
     """Continues prompts side by side, up to `most` at a time; when one ends, the next one starts.
 
-    With `speculate`, if only one prompt is active, its next tokens are guessed from its text so far, and one step
-    checks several guesses. `add` and `cancel` may be called between any two steps (`advance`). Each prompt gets the
-    tokens that `Decoder.generate` would yield for it alone.
+    Each `Row` has one prompt. With `speculate`, if only one prompt is active, its next tokens are guessed from its text
+    so far, and one step checks several guesses. `add` and `cancel` may be called between any two steps (`advance`).
+    Each prompt gets the tokens that `Decoder.generate` would yield for it alone.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class Continuations:
         self._reserved = sum(needed) + SPARE
 
     def add(self, row: Row) -> None:
-        """Queues a prompt."""
+        """Queues the prompt of a row."""
         if not row.ended:
             self._waiting.append(row)
 
     def cancel(self, row: Row) -> None:
-        """Ends a row, whether it is active, queued or has ended."""
+        """Ends a row that is queued or active; does nothing for a row that has ended."""
         row.ended = True
         if row in self._waiting:
             self._waiting.remove(row)
@@ -96,9 +97,9 @@ class Continuations:
                 return
 
     def advance(self) -> None:
-        """Starts waiting prompts; if none can start, continues all active rows by one token.
+        """Starts queued prompts; if none can start, continues all active rows by one token.
 
-        With `speculate`, a single active row is continued by correct guesses and one more token.
+        With `speculate`, a single active row is continued by the correct guesses and one more token.
         """
         self.decoder.reserve(self._reserved)
         if not self._admit() and not self._checked_step():
@@ -121,7 +122,10 @@ class Continuations:
         self._remove_ended()
 
     def _checked_step(self) -> bool:
-        """Continues the only active row by the correct guesses and one more token; returns False without guesses."""
+        """Continues the only active row by the correct guesses and one more token.
+
+        Returns False, and does nothing, if several rows are active or no tokens are guessed.
+        """
         row = self._live[0]
         text, sampler = row.text, row.sampler
         if not self.speculate or len(self._live) > 1 or not text or sampler.matcher or sampler.adjusts or row.observe:
@@ -154,9 +158,9 @@ class Continuations:
         self._live = [row for row in self._live if not row.ended]
 
     def _admit(self) -> bool:
-        """Starts waiting prompts, equal prompts together; returns True if any were started.
+        """Starts queued prompts, equal prompts together; returns True if any were started.
 
-        Stops when `most` prompts are active, or when the rows of the next prompt may not fit into the caches.
+        Stops when `most` prompts are active, or when the next prompt may not fit into the caches.
         """
         admitted = False
         while self._waiting and len(self._live) < self.most:
@@ -185,11 +189,11 @@ class Continuations:
         return admitted
 
     def _fits(self, rows: Sequence[Row]) -> bool:
-        """True if the caches can hold these rows even if all active rows grow to their full length."""
+        """True if the caches can hold these equal prompts, even if they and the active rows grow to full length."""
         return len(rows[0].ids) + sum(map(self._left, (*rows, *self._live))) <= self.decoder.room
 
     def _left(self, row: Row) -> int:
-        """Returns the maximum number of tokens of a row that are still to be decoded."""
+        """Returns the maximum number of tokens that a row may still get before it ends or its context is full."""
         known = len(row.text.ids) if row.text else len(row.ids)
         return min(row.wanted, self.context - known)
 
@@ -211,7 +215,7 @@ class Continuations:
             self._slide(row, row.text, token)
 
     def _slide(self, row: Row, text: Text, token: int) -> None:
-        """Queues a row whose context is full, to be read again from the later part of its text."""
+        """Puts a row whose context is full at the front of the queue; the later part of its text is then read again."""
         row.ids = list(text.ids)
         row.run.slide(row.ids, token, self.context)
         self.decoder.end(text)
@@ -223,7 +227,7 @@ class Continuations:
 def watcher(tokenizer: Tokenizer | None, stop: str | Sequence[str] | None) -> Callable[[int], bool]:
     """Returns a function that is called with each token and returns True once a stop text is complete.
 
-    The function does not change the text; `Generation` ends it at the stop text.
+    The function does not change the text; `Generation` ends the text at the stop text.
     """
     decoder, stops = StreamDecoder(tokenizer) if tokenizer else None, StopText(stop)
 

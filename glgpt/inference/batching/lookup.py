@@ -5,8 +5,10 @@ from __future__ import annotations
 from glgpt import ops
 from glgpt.inference.stages.drafts import PromptLookup
 
-FIRST_GUESSES = 3  # maximum guesses of a step (four rows), unless the previous guesses were all correct
-FIRST_PAUSE, MAX_PAUSE = 16, 256  # tokens of the first pause in guessing; doubles up to the maximum
+FIRST_GUESSES = 3  # maximum guesses of a step, unless all guesses of the previous step were correct
+# Lengths in tokens of the first and the longest pause in guessing; a pause is twice as long as the previous one, unless
+# guessing saved time after that.
+FIRST_PAUSE, MAX_PAUSE = 16, 256
 WEIGHT = 0.3  # weight of the latest measurement in an average
 
 
@@ -31,11 +33,14 @@ class Speculation:
         return self.lookup.draft(min(most, self._most))
 
     def plain_step(self, seconds: float) -> None:
-        """Adds the time of a step without guesses."""
+        """Adds the time of a step without guesses to the average."""
         self._plain = _average(self._plain, seconds)
 
     def checked_step(self, seconds: float, guessed: int, accepted: int) -> None:
-        """Adds the time of a step with `guessed` guesses, of which the first `accepted` were correct."""
+        """Adds the time of a step with `guessed` guesses, of which the first `accepted` were correct, to the averages.
+
+        Starts a pause if, on average, a token of such steps takes longer than a step without guesses.
+        """
         self._checked = _average(self._checked, seconds)
         self._gained = _average(self._gained, 1.0 + accepted)
         self._most = ops.MAX_ROWS - 1 if accepted == guessed else FIRST_GUESSES

@@ -118,12 +118,12 @@ _checks = _Checks()
 
 
 def check_grammar(constraint: Constraint) -> None:
-    """Raises ConstraintError if a constraint is unusable with every vocabulary. May be called in any thread."""
+    """Raises ConstraintError if a constraint cannot be used, whatever the vocabulary. May be called in any thread."""
     _checks.check(constraint)
 
 
 def main() -> int:
-    """Answers requests, each with a constraint, until stdin ends.
+    """Runs in the separate process: answers requests, each with a constraint, until stdin ends.
 
     The `error` of an answer is the error message, or "" if the constraint can be used.
     """

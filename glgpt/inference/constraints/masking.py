@@ -24,8 +24,8 @@ ALLOWED = "allowed"
 def masked_program(limits: Limits, logits: Layout, token: Layout = ops.TOKEN) -> Program:
     """Records entries that choose a token from the state `logits`, among the tokens whose bits are set in `allowed`.
 
-    `masked_best` writes the likeliest of these tokens to the state `token`; `masked_sample` and
-    `masked_sample_nucleus` draw one of them and write it there (`ops.sample`).
+    `allowed` is a state too. `masked_best` writes the likeliest of these tokens to the state `token`; `masked_sample`
+    and `masked_sample_nucleus` draw one of these tokens (`ops.sample`) and write it to `token`.
     """
     rec = Recorder(limits)
     x = rec.fixed("logits", logits, "state")
@@ -41,7 +41,7 @@ def masked_program(limits: Limits, logits: Layout, token: Layout = ops.TOKEN) ->
 
 
 class MaskedSampling:
-    """Chooses tokens that a constraint allows: reads the state `logits` of another player and writes its `token`."""
+    """Chooses tokens that a constraint allows: reads the state `logits` of the player `main`, writes its `token`."""
 
     def __init__(self, main: Player) -> None:
         view = main.program.views["logits"]

@@ -68,7 +68,7 @@ class Matcher:
 
     def __init__(self, engine: Any, grammars: Grammars) -> None:
         self._engine, self._grammars = engine, grammars
-        self._allowed: NDArray[np.bool_] | None = None  # `allowed` for the next token, once computed
+        self._allowed: NDArray[np.bool_] | None = None  # the value of `allowed`; None until it is computed
 
     def copy(self) -> Matcher:
         """Returns an independent matcher at the same place in the text."""
@@ -76,7 +76,7 @@ class Matcher:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """For each token, True if it may come next. Raises ConstraintError if the constraint is too complex."""
+        """By token id, True if the token may come next. Raises ConstraintError if the constraint is too complex."""
         if self._allowed is None:
             size, ends = self._grammars.vocab_size, self._grammars.eos_ids
             if self._engine.is_stopped() and not self._engine.is_error():
@@ -98,7 +98,7 @@ class Matcher:
         return int(allowed.sum()) == int(allowed[self._grammars.eos_ids].sum())
 
     def mask(self) -> Floats:
-        """Returns `allowed` as bits in whole texels `[n, 4]`, as `ops.mask_logits` reads them."""
+        """Returns `allowed` as texels `[n, 4]`, with 16 tokens (bits) in each number, as `ops.mask_logits` reads it."""
         bits = np.zeros(-(-len(self.allowed) // (4 * ops.MASK_BITS)) * 4 * ops.MASK_BITS, np.bool_)
         bits[: len(self.allowed)] = self.allowed
         numbers = np.packbits(bits, bitorder="little").view("<u2")

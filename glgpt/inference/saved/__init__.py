@@ -1,5 +1,5 @@
 """Saves the KV caches of a chat's prompt to a file, and reads them again.
 
-`prefix` is its only module. The package depends on `glgpt.checkpoint` (safetensors), `glgpt.gl` and the names of
+`prefix` is the only module. The package depends on `glgpt.checkpoint` (safetensors), `glgpt.gl` and the names of
 activations.
 """

@@ -58,7 +58,7 @@ def load_prefix(path: Path, player: Player, sizes: tuple[int, ...], about: Mappi
     name = quoted(path, 300)
     other = f"{name} is not a saved cache; give a file that --cache wrote, or a new name"
     with open_input(path) as file:
-        if file.read(9)[8:] != b"{":  # the header follows its length of 8 bytes
+        if file.read(9)[8:] != b"{":  # a safetensors file begins with 8 bytes for the header's length, then the header
             raise FileError(other)
     places, metadata = safetensors_places(path)
     found = parsed_json(str(metadata.get(ABOUT, "{}")), f"{name}: its metadata")

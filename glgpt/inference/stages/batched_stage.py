@@ -1,4 +1,4 @@
-"""Runs several texts on one stage, each with its own caches; several texts that need one row each run together.
+"""Runs several texts on one stage, each with its own caches; texts that each need a single row run together.
 
 A row is a token id, or a hidden state, at one position; its keys and values are a row of the caches.
 """
@@ -50,7 +50,7 @@ class StepInput:
 
     @property
     def may_join(self) -> bool:
-        """True if this step may share a pass with rows of other texts: it has a single row and no guesses."""
+        """True if this step may run together with rows of other texts: it has a single row and no guesses."""
         return len(self.x) == 1 and not (self.ask and self.ask.guesses)
 
 
@@ -66,7 +66,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         self.stage, self.texts = stage, texts
         self._bridges: dict[SessionCache, Player] = {}
         self.alone = texts == 1
-        self.passes = 0  # passes that ran rows of several texts
+        self.passes = 0  # number of steps that ran rows of several texts together
 
     @property
     def open(self) -> bool:
@@ -88,7 +88,7 @@ class BatchedStage(SharedCaches[SessionCache]):
         return SessionCache(stage=self.stage.session())
 
     def answer(self, fed: StepInput) -> Answer:
-        """Runs rows of one text. Raises GlgptError as `Stage.answer` does; the rows must be fed again afterwards."""
+        """Runs rows of one text. Raises GlgptError as `Stage.answer` does; the rows must then be fed again."""
         caches, n = fed.caches, len(fed.x)
         assert caches.stage
         self._back(caches, fed.pos)
@@ -174,12 +174,12 @@ class BatchedStage(SharedCaches[SessionCache]):
             self.cut(caches, pos)
 
     def refill(self, text: SessionCache, keep: Sequence[SessionCache]) -> None:
-        """Copies those rows to the shared caches that so far only the text's own caches hold."""
+        """Copies the rows that only the text's own caches hold to the shared caches."""
         if len(text.rows) < text.own:
             self.adopt([text], text.own, keep, self._bridge(text))
 
     def lose(self, text: SessionCache) -> None:
-        """Copies those rows to the text's own caches that so far only the shared caches hold."""
+        """Copies the rows that only the shared caches hold to the text's own caches."""
         self._restore(text)
 
     def _restore(self, text: SessionCache) -> None:

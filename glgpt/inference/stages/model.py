@@ -1,4 +1,4 @@
-"""A model split into stages: some of its blocks run on this machine's device, and the other blocks run on servers."""
+"""Runs a model split into stages: some of its blocks run on this machine's device, and the others run on servers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parse_plan(text: str) -> list[tuple[str, str]]:
 class SplitLanguageModel(LanguageModel):
     """A model of several stages that generates the same text as if unsplit; use `glgpt.load` with `rest` or `plan`.
 
-    Local stages load only their own tensors of the checkpoint. `traffic` returns what was sent over each connection.
+    Local stages load only their own tensors of the checkpoint. `traffic` returns the rows and times of each stage.
     Raises GlgptError for a server that cannot be reached, that refuses the connection, or that holds another model or
     part.
     """
@@ -116,7 +116,7 @@ class SplitLanguageModel(LanguageModel):
             return cls(checkpoint, tokenizer, dtype, split=split, **options)
 
     def _sizes(self) -> tuple[int, ...]:
-        """Returns the chunk sizes to send: those of the first local stage, or of the first server if none is local."""
+        """Returns the sizes of a prompt's chunks: those of the first local stage, or else of the first server."""
         for stage in self._stages:
             if isinstance(stage, Local):
                 return stage.stage.sizes
@@ -216,7 +216,10 @@ class SplitLanguageModel(LanguageModel):
 
 
 def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict[str, Floats]]:
-    """Runs a stage on all rows; returns its hidden states or logits, and the named activations in natural shapes."""
+    """Runs a stage on all of x (ids or hidden states); returns hidden states or logits, and the named activations.
+
+    The activations have their natural shapes: see `LanguageModel.run_with_cache`.
+    """
     total, pieces, end = len(x), dict[str, list[Floats]](), list[Floats]()
     for chunk, name, raw in captures.play(x, [*names, captures.end]):
         matrix = raw.view.unpack(raw.texels)
@@ -229,9 +232,9 @@ def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict
 
 
 def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | None:
-    """Returns the context of all stages: `given`, or else the smallest of the servers' contexts, or else None.
+    """Returns the context of all stages: `given`, or, if that is None, the smallest context of a server.
 
-    Raises ArgumentError if a server has fewer positions than the given context.
+    Returns None if there is neither. Raises ArgumentError if a server has fewer positions than the given context.
     """
     least = min(servers, key=lambda server: server.context, default=None)
     if least is None or given is None:
@@ -255,9 +258,10 @@ def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None
 def _around(
     server: RemoteStage, blocks: tuple[int, int] | None, config: ModelConfig
 ) -> list[tuple[Part, RemoteStage | None]]:
-    """Returns the local part before the server's part, the server's part, and the local part after it.
+    """Returns (part, server) for the local part before the server's part, the server's part, and the local part after.
 
-    Raises ArgumentError if `blocks` = (first, end) is given and the local parts have other blocks.
+    The server is None for a local part; a part that is empty is omitted. Raises ArgumentError if `blocks` =
+    (first, end) is given and the local parts have other blocks.
     """
     before, after = server.part.before(), server.part.after(config)
     if blocks is not None:

@@ -1,4 +1,4 @@
-"""Generates with the stages of a split model: feeds a prompt in chunks, pipelined over the stages, then each token.
+"""Generates text with the stages of a split model: feeds the prompt in chunks that are pipelined, then token by token.
 
 A stage is a part of the model, on this machine or on a server. A row is the id or the hidden state of one token.
 """
@@ -42,7 +42,7 @@ class Local:
 
     @property
     def context(self) -> int:
-        """Number of positions that its caches hold."""
+        """Number of positions that the stage's caches hold."""
         return self.stage.config.context
 
     @property
@@ -90,7 +90,7 @@ class Pipeline:
         self.stages, self.context, self.sizes, self.speculate = stages, context, sizes, speculate
         self._check = weakref.WeakMethod(check)
         self._turn: object = None
-        self.held = 0  # rows of the current text that every stage has
+        self.held = 0  # number of rows of the current text that every stage has
         self.guessed = self.accepted = 0
 
     def generate(
@@ -149,7 +149,7 @@ class Pipeline:
     def run(self, ids: Sequence[int], ask: Ask) -> Answer:
         """Feeds the rows of `ids` that the stages lack; returns the last stage's answer to `ask`.
 
-        Raises GlgptError if a stage does not answer, or a server cannot be reached again.
+        Raises GlgptError if a stage does not answer, a server cannot be reached again, or rows are lost too often.
         """
         for stage in self.stages:
             if stage.pending:  # answers remain from a call that was interrupted or failed
@@ -180,6 +180,7 @@ class Pipeline:
         chunks = [(start + c.start, c.valid) for c in plan(len(ids) - start, self.context - start, self.sizes)]
         if ask.guesses and len(chunks) > 1:  # earlier rows were lost: feed all rows without guesses
             ask = ask.model_copy(update={"guesses": ()})
+        # By stage: (position, request) of the chunks that the stage has not answered yet.
         under: list[deque[tuple[int, Ask | None]]] = [deque() for _ in self.stages]
         final: list[Answer] = []
 

@@ -1,4 +1,4 @@
-"""A stage of a split model that a server runs."""
+"""Runs a stage of a split model on a server."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class RemoteStage:
 
     def look(self, x: Rows, names: tuple[str, ...]) -> tuple[Floats, dict[str, Floats]]:
         """Returns hidden states (with the head: logits) of all rows, and the named activations in natural shapes."""
-        if self.pending:  # left by an interrupted text
+        if self.pending:  # answers left by an interrupted text
             self.abandon()
         for _ in range(MAX_REPLAYS):
             self.connection.look(len(x), names, self._bytes(x))
-            with contextlib.suppress(ForgottenError):  # a `look` does not depend on the session
+            with contextlib.suppress(ForgottenError):  # a `look` does not depend on the session, so it is sent again
                 said, payload = self.connection.take()
                 break
         else:

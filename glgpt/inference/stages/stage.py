@@ -1,6 +1,6 @@
-"""A stage: one part of a split model on this machine's device, with KV caches for one text.
+"""Runs a stage: one part of a split model on this machine's device, with KV caches for one text.
 
-`Stage.session` returns a stage for another text. A row is a token id or a hidden state.
+`Stage.session` returns a stage for another text. A row is a token id or a hidden state at one position.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Stage:
         )
 
     def captures(self, most: int | None = None, part: Part | None = None) -> Captures:
-        """Returns an object that captures activations of this stage, or of a part of it; close it before the stage."""
+        """Returns an object that captures activations of this stage, or of `part`; close it before the stage."""
         return Captures(self.player, self.config, self.kernel, self.formats, most, part or self.part)
 
     @property
@@ -181,11 +181,11 @@ class Stage:
         return answer
 
     def _checked(self, logits: Floats, ask: Ask) -> Answer:
-        """Returns the tokens after the rows, up to and including the first token that differs from its guess."""
+        """Draws a token after each row, from its logits; ends with the first token that differs from its guess."""
         answer, sampler = Answer(), sampler_of(ask)
         view = self.player.program.views[LOGITS]
         for i, row in enumerate(logits):
-            if i and not np.isfinite(row).all():  # the next step raises, after the earlier tokens were returned
+            if i and not np.isfinite(row).all():  # returns the earlier tokens; the next step raises the error
                 break
             self.player.write_matrix(view.texture, view, row[None])
             self.player.play("best")

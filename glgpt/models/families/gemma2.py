@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024): norms before and after attention and MLP, windows in every other layer, soft caps."""
+"""Gemma 2 (Gemma Team 2024): norms before and after attention and MLP, a window in every other layer, soft caps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Gemma2Config(LlamaConfig):
         "logit_softcap": "final_logit_softcapping",
     }
     only: ClassVar[Mapping[str, Any]] = {"use_bidirectional_attention": False}
-    caps: ClassVar[Mapping[str, float]] = {"attn_softcap": 50.0, "logit_softcap": 30.0}  # if config.json has none
+    # Soft caps of a model whose config.json lacks these fields.
+    caps: ClassVar[Mapping[str, float]] = {"attn_softcap": 50.0, "logit_softcap": 30.0}
     tensors: ClassVar[Mapping[str, str]] = {
         **LlamaConfig.tensors,
         "post_1": "layers.{}.post_attention_layernorm",
@@ -48,9 +49,9 @@ class Gemma2Config(LlamaConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions, the window and the layers with it, the factor of the scores and the soft caps.
+        """Reads the rotary positions, the soft caps, the factor of the scores, and the number of key and value heads.
 
-        It also reads the number of key and value heads, whose default is 4.
+        Also reads the size of the window, and which layers have the window.
         """
         layers = layer_count(config, "num_hidden_layers", cls.n_layer)
         every = whole_number(config, "sliding_window_pattern", cls.every)
@@ -66,6 +67,6 @@ class Gemma2Config(LlamaConfig):
         return read_rope(config)
 
     def published(self) -> dict[str, Any]:
-        """Also returns `query_pre_attn_scalar`, whose inverse square root is the factor of the scores."""
+        """Adds `layer_types`, and `query_pre_attn_scalar`, whose inverse square root is the factor of the scores."""
         types = {"layer_types": ["full_attention"] * self.n_layer} | super().published()
         return types | {"query_pre_attn_scalar": round(self.scale(0) ** -2)}

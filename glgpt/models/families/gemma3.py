@@ -35,15 +35,15 @@ class Gemma3Config(Gemma2Config):
     def rope(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the rotary positions of layers without a window, and those of layers with a window."""
         rope = config.get("rope_parameters")
-        if not isinstance(rope, Mapping) or not isinstance(rope.get(WHOLE), Mapping):  # the form of early files
+        if not isinstance(rope, Mapping) or not isinstance(rope.get(WHOLE), Mapping):  # as in early files
             return read_rope(config) | {"local_rope_theta": config.get("rope_local_base_freq", cls.local_rope_theta)}
         local = rope.get(WINDOWED) or {}
-        read_rope({"rope_parameters": local})  # refuses an unknown scaling
+        read_rope({"rope_parameters": local})  # raises GlgptError for an unknown scaling
         local_theta = local.get("rope_theta", cls.local_rope_theta)
         return read_rope({**config, "rope_parameters": rope[WHOLE]}) | {"local_rope_theta": local_theta}
 
     def published(self) -> dict[str, Any]:
-        """Also returns the rotary positions for each type of layer."""
+        """Returns the entries of Gemma 2, but with rotary positions for each type of layer."""
         found = super().published()
         local = {"rope_type": "default", "rope_theta": self.local_rope_theta}
         return found | {"rope_parameters": {WHOLE: found["rope_parameters"], WINDOWED: local}}

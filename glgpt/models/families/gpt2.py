@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from glgpt.errors import GlgptError
 from glgpt.models.spec import ModelConfig
 
-# Fields that have the same name in `config.json`.
+# Fields of `ModelConfig` that have the same name in `config.json`.
 SAME = (
     "vocab_size n_positions n_embd n_layer n_head n_inner activation_function layer_norm_epsilon scale_attn_weights "
     "scale_attn_by_inverse_layer_idx tie_word_embeddings"

@@ -1,4 +1,4 @@
-"""GPT-Neo and TinyStories (Black et al. 2021): GPT-2 with unscaled scores, and windows in every other layer."""
+"""GPT-Neo and TinyStories (Black et al. 2021): GPT-2 with unscaled scores, and a window in every other layer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GPTNeoConfig(ModelConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the window, and the layers with it from `attention_types`: [[kinds, repeats], ..].
+        """Reads the size of the window, and which layers have it (`attention_types`: [[kinds, repeats], ..]).
 
         Raises GlgptError for an unknown kind.
         """
@@ -79,6 +79,6 @@ class GPTNeoConfig(ModelConfig):
         return {"window": config.get("window_size", 256), "window_layers": windowed} if any(windowed) else {}
 
     def published(self) -> dict[str, Any]:
-        """Returns the entries of `config.json` for the window and the layers with it."""
+        """Returns the entries of `config.json` for the size of the window and for the layers that have it."""
         kinds = ["local" if self.window_of(i) else "global" for i in range(self.n_layer)]
         return {"attention_types": [[kinds, 1]], "window_size": self.window or 256}

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia (Black et al. 2022): attention and MLP in parallel, and a quarter of each head rotates."""
+"""GPT-NeoX and Pythia (Black et al. 2022): attention and MLP in parallel; a quarter of the columns of a head rotate."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ class GPTNeoXConfig(ModelConfig):
         return read_rope(config)
 
     def published(self) -> dict[str, Any]:
-        """Returns the rotary positions, always with the share of rotated columns, whose default here is not 1."""
+        """Returns the rotary positions, with the share of rotated columns even if it is 1: the default is not 1."""
         return {"rope_parameters": published_rope(self) | {"partial_rotary_factor": self.rotary_share}}

@@ -60,9 +60,9 @@ class LlamaConfig(ModelConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions and, as in Mistral, the window.
+        """Reads the rotary positions and, if there is a `sliding_window` as in Mistral, the window.
 
-        All layers have the window, or only those that `layer_types` lists as windowed.
+        The layers that `layer_types` lists as windowed have the window; without that list, all layers have it.
         """
         found = read_rope(config)
         if config.get("sliding_window") is None or config.get("use_sliding_window") is False:

@@ -27,5 +27,5 @@ class MistralConfig(LlamaConfig):
         return found | {"kv_heads": config.get("num_key_value_heads", 8)}
 
     def published(self) -> dict[str, Any]:
-        """Also returns a null `sliding_window` if the model has no window, since the default is 4,096."""
+        """Adds a null `sliding_window` if the model has no window: without that entry, the window would be 4,096."""
         return {"sliding_window": None} | super().published()

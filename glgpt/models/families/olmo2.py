@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo Team 2025): norms after attention and MLP instead of before them, and a QK norm over all heads."""
+"""OLMo 2 (OLMo Team 2025): norms after attention and MLP, not before them, and a QK norm over all heads together."""
 
 from __future__ import annotations
 

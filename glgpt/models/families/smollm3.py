@@ -29,7 +29,10 @@ class SmolLM3Config(LlamaConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions, the layers that rotate, and the window, which other layers have by default."""
+        """Reads the rotary positions, which layers rotate, the window, and the number of key and value heads.
+
+        By default, the layers that do not rotate have the window.
+        """
         layers = layer_count(config, "num_hidden_layers", cls.n_layer)
         every = whole_number(config, "no_rope_layer_interval", 4)
         rotary = values_of_layers(config, "no_rope_layers", [(i + 1) % every != 0 for i in range(layers)])
@@ -39,6 +42,6 @@ class SmolLM3Config(LlamaConfig):
         return found | read_windows(config, [not rotates for rotates in rotary])
 
     def published(self) -> dict[str, Any]:
-        """Also returns which layers rotate, and a null `pad_token_id`: the default may exceed the vocabulary."""
+        """Adds which layers rotate, and a null `pad_token_id`: the default id may exceed the vocabulary."""
         rotary = self.rotary_layers or [True] * self.n_layer
         return super().published() | {"no_rope_layers": [int(rotates) for rotates in rotary], "pad_token_id": None}

@@ -47,8 +47,8 @@ class Config(TypedDict):
 class RecordingFiles(TypedDict):
     """The files of a recording and of its probes.
 
-    `draw_buffers` is the number of outputs of a pass that the device must support. `rows` are the columns that a
-    fragment takes in a one-row product (as in decoding a token): neighbouring or distant ones.
+    `draw_buffers` is the number of outputs of a pass that the device must support. In a one-row product (as in decoding
+    a token), a fragment takes neighbouring columns if `rows` is "contiguous", and distant ones if it is "strided".
     """
 
     draw_buffers: Annotated[int, Field(ge=1, le=32)]

@@ -1,7 +1,8 @@
 """Defines the documents of a page without weights: player.json, and the file of each shape.
 
-A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights. A mix gives each tensor of a
-file its type, such as Q4_K_M of llama.cpp. A page recognises the shape and the mix of a file that its visitor opens.
+A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights. A mix, such as Q4_K_M of
+llama.cpp, defines the type of each tensor of a file. A page recognises the shape and the mix of a file that its visitor
+opens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from glgpt.page.documents.manifest import Config, RecordingFiles, Tuning
 MAX_SHAPE_BYTES = 1 << 28
 ShapeBytes = Annotated[int, Field(ge=1, le=MAX_SHAPE_BYTES)]
 Pair = Annotated[list[int], Field(min_length=2, max_length=2)]
-# A key or field; its value, or a list of the values that it may have; true if a file may lack the key or field
+# Three items: a key or field; its value, or a list of the values that it may have; true if a file may lack it
 Expected = Annotated[list[Any], Items(tuple[str, Any, bool])]
 Neutral = Annotated[list[Any], Items(tuple[str, Any])]  # a key, and its only allowed value
 
@@ -47,7 +48,7 @@ class ConfigFields(TypedDict):
         list[Expected],
         Field(description="fields: for each, its name, the equivalent values, and true if a file may lack the field"),
     ]
-    rope: dict[str, Any] | None  # `rope_parameters` of the config.json; None: it has none
+    rope: dict[str, Any] | None  # `rope_parameters` of the config.json; None: it lacks this field
 
 
 class ShapeFile(TypedDict):
@@ -105,7 +106,8 @@ class FileTensor(TypedDict):
     name: str
     shape: list[int]
     transposed: bool  # true if the texture's rows are the tensor's columns
-    # Sizes of the four axes into which the tensor's rows divide, if a checkpoint has the middle two axes exchanged
+    # Four sizes to which the tensor's rows are reshaped; a checkpoint has the middle two of the four axes exchanged.
+    # None: a checkpoint has the rows in the same order.
     exchanged: tuple[int, int, int, int] | None
     shift: float  # number to add to each value of the tensor
 
@@ -167,7 +169,7 @@ class ShapeDescription(TypedDict):
     schema: Literal[1]
     manifest: ShapeManifest
     parameters: list[ShapeParameter]
-    tied: dict[str, str]  # name of a checkpoint's tensor that may repeat another one -> name of that one
+    tied: dict[str, str]  # name of a tensor that may be in a checkpoint as a copy -> name of the original tensor
     buffers: str  # regular expression for the names, without the prefix, of tensors that are not parameters
     prefix: str  # prefix of the names of a checkpoint's tensors, except the head's
     mixes: list[PageMix]

@@ -43,7 +43,7 @@ class RecordedAttention(TypedDict):
 
 
 class RecordedMachine(TypedDict):
-    """Pictures of the machine (the page's picture of the whole model) for several tokens."""
+    """Pictures of the machine, the page's drawing of the whole model, for several tokens."""
 
     cell: Annotated[
         list[Annotated[int, Field(ge=1, le=4096)]],

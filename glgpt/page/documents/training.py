@@ -1,4 +1,4 @@
-"""Defines training.json, which lists the models that a page can train (its sizes), and the texts to train on."""
+"""Defines training.json, which lists the models that a page can train (`sizes`), and the texts to train on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OfferConfig(TypedDict):
 
 @with_config(OPEN)
 class OfferShape(TypedDict):
-    """The sizes that every family has."""
+    """The sizes of a model that are named alike in every family, such as `d_head`."""
 
     d_head: Size
 

@@ -1,4 +1,4 @@
-"""Checks the path of an export, provides a folder next to that path, and moves the finished page there in one step."""
+"""Checks the path of an export, provides a temporary folder next to the path, and moves the finished page to it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def publish(folder: Path, given: str | Path, out: Path, work: Path) -> None:
     Raises FileError if `out` now holds anything but an export.
     """
     folder.chmod(0o755)
-    checked_out(given, single_file=False)  # again: another program may have written there in the meantime
+    checked_out(given, single_file=False)  # again: another program may have written to the path since
     swap(folder, out, work / "old")
 
 

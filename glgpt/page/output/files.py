@@ -27,11 +27,11 @@ from glgpt.text.tokenizer import Tokenizer
 Progress = Callable[[int, int], None]
 REFERENCE_TOKENS = 48
 MAX_REFERENCE_PROMPT = 64  # maximum tokens: all their activations are in memory at once
-MAX_LOGIT_VALUES = 1 << 18  # maximum number of a prompt's logits; if it has more, only the last token's are stored
+MAX_LOGIT_VALUES = 1 << 18  # maximum number of a prompt's logits; if there are more, only the last token's are stored
 
 
 class Shards:
-    """Writes rows of texels, in order, to files of at most `size` bytes; a file of one row may have more bytes."""
+    """Writes rows of texels, in order, to files of at most `size` bytes; a row with more bytes has a separate file."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder, self.size = folder, size
@@ -114,7 +114,7 @@ def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[s
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
-    # All activations are captured in one run, as in a page: passes whose activations are not captured are fused, which
+    # All activations are captured in one run, as in a page. With fewer captures, some passes would be fused, which
     # changes how f16 rounds.
     logits, found = model.run_with_cache(ids, names)
     model.release_captures()

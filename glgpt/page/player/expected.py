@@ -63,7 +63,7 @@ def gguf_about(config: ModelConfig) -> GgufKeys | None:
 
 
 class _Divisors:
-    """Replaces the tensor `rope_freqs.weight` of a GGUF file."""
+    """Stands for the tensor `rope_freqs.weight` of a GGUF file, and has a tensor's method `map`."""
 
     def __init__(self, values: NDArray[np.float32]) -> None:
         self.values = values
@@ -93,8 +93,8 @@ def _read_metadata(
 def config_about(config: ModelConfig) -> ConfigFields:
     """Returns the fields by which a page recognises a config.json of this shape.
 
-    `values` lists (field, values of which a file may have any, True if a file may lack the field). `rope` is the field
-    `rope_parameters`, or None if the config.json has none.
+    `values` lists (field, equivalent values, True if a file may lack the field). `rope` is the field `rope_parameters`,
+    or None if the config.json lacks this field.
     """
     fields = config.to_dict()
     whole, values = _read(fields), list[Expected]()
@@ -108,7 +108,7 @@ def config_about(config: ModelConfig) -> ConfigFields:
 
 
 def _read(fields: Mapping[str, Any]) -> Json | None:
-    """Returns a model's fields, given those of a config.json, and sizes that follow from them.
+    """Converts the fields of a config.json to those of a `ModelConfig`; adds sizes that follow from them.
 
     Returns None if glgpt refuses the config.json.
     """

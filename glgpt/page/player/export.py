@@ -1,7 +1,7 @@
 """Exports the page without weights: `player.json`, a file for each shape, and the shape's programs for each mix.
 
-A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights. A mix gives each tensor of a
-model's file its type, such as Q4_K_M of llama.cpp.
+A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights. A mix, such as
+Q4_K_M of llama.cpp, defines the type of each tensor of a model's file.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class PlayerOptions:
     """Defines what a page without weights contains.
 
     `shapes` are files that each give a shape: a config.json, a model's folder or a GGUF file. If `common`, the page
-    also has the shapes of the package's table. `context` is the number of positions of the caches (None: at most
-    `CONTEXT`), and `cache_dtype` is their format ("auto", "f32" or "f16"). `hosts` are servers in addition to those of
-    Hugging Face from which the page may fetch a model by its link.
+    also has the shapes of the package's table. `context` is the number of positions of the caches (None: the model's,
+    at most `CONTEXT`), and `cache_dtype` is the caches' format ("auto", "f32" or "f16"). `hosts` are servers from which
+    the page may fetch a model by its link, in addition to those of Hugging Face.
     """
 
     shapes: Sequence[str | Path] = ()

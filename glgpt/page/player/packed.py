@@ -1,4 +1,4 @@
-"""Writes packed programs, which have a quarter of the bytes.
+"""Writes packed programs, which take a quarter of the bytes of plain ones.
 
 The programs of a shape (an architecture with its sizes) repeat each other, but gzip finds repetitions only within
 32 KiB. A packed program is JSON with the fields of a `Program`. Three of the fields are shorter:
@@ -6,9 +6,10 @@ The programs of a shape (an architecture with its sizes) repeat each other, but 
 - `shaders`: a text is a list of runs, `[first line, number of lines, ..]`, over the lines of `sources()` followed by
   the program's own `lines`;
 - `textures`: `[name, width, height, layers, format, role]`;
-- `entries`: a pass is `[kind, label, inputs.., outputs..]`. `kinds[kind]` has the fields that are the same in other
-  blocks: `[shader, samplers, [[index of the output texture, layer], ..], viewport, row, flops, nbytes, slices, clear,
-  first_column, keys]`. A number between passes is that of a block: in the later names, `~` stands for this number.
+- `entries`: a pass is `[kind, label, inputs.., outputs..]`. `kinds[kind]` has the fields that a pass shares with the
+  same pass of other blocks: `[shader, samplers, [[index of the output texture, layer], ..], viewport, row, flops,
+  nbytes, slices, clear, first_column, keys]`. A number between passes is that of a block: in the names that follow, `~`
+  stands for this number.
 
 `viewer/src/runtime/engine/packed-program.ts` reads packed programs.
 """

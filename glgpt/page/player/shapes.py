@@ -30,7 +30,7 @@ class Shape:
     """A shape: its display name and the config of its models.
 
     If the shape was read from a GGUF file, `formats` are the formats of the file's tensors: programs are recorded for
-    them in addition to the usual ones. Otherwise, `formats` is None.
+    these formats in addition to those of the usual mixes. Otherwise, `formats` is None.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Shape:
 
     @property
     def slug(self) -> str:
-        """The part of file names that identifies the shape."""
+        """Returns the part of file names that identifies the shape."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "shape"
 
 
@@ -68,16 +68,16 @@ def read_shape(path: str | Path) -> Shape:
 
 
 def _checked(config: ModelConfig, path: str | Path) -> ModelConfig:
-    """Returns the config. Raises GlgptError for longrope scaling, with which a page could not recognise the files."""
+    """Returns the config. Raises GlgptError for longrope scaling: a page cannot recognise files with such scaling."""
     if config.rope_type == "longrope":
         raise FileError(f"{quoted(path, 300)}: a page cannot open files with longrope scaling; export the model itself")
     return config
 
 
 def listed(given: Sequence[str | Path], common: bool) -> list[Shape]:
-    """Returns the given shapes and, if `common`, those of the package's table; makes equal slugs distinct by numbers.
+    """Returns the given shapes and, if `common`, those of the package's table.
 
-    Raises GlgptError if the list is empty.
+    Adds numbers to the names of shapes whose slugs would be equal. Raises GlgptError if the list is empty.
     """
     found = [read_shape(path) for path in given] + (common_shapes() if common else [])
     if not found:

@@ -87,7 +87,7 @@ def damaged(file: Path) -> str:
 
 
 def _rendered(source: str, named: Mapping[str, str], file: Path) -> str:
-    """Renders a template with one message of the user."""
+    """Renders a template with a single user message, the placeholder `_MESSAGE`."""
     variables = {**named, "messages": [{"role": "user", "content": _MESSAGE}], "add_generation_prompt": True}
     try:
         with Renderer() as renderer:

@@ -19,7 +19,7 @@ from glgpt.text.untrusted.renderer import Renderer, RenderError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_CHARACTERS = 1 << 19  # maximum characters of all messages, as JSON
-_PRIVATE = range(0xE000, 0xF900)  # characters without a meaning; two that the messages lack mark positions in a text
+_PRIVATE = range(0xE000, 0xF900)  # private-use characters; `prompt` marks positions with two that the messages lack
 Message = Mapping[str, Any]
 
 
@@ -34,7 +34,7 @@ class ChatPrompt:
 def checked_messages(messages: Any) -> list[dict[str, Any]]:
     """Returns a copy of messages, each with a role and a content.
 
-    Raises ArgumentError for an empty list. Raises it, naming the message, for other roles or contents.
+    Raises ArgumentError for an empty list and, naming the message, for an unknown role or an invalid content.
     """
     if messages is None or messages == []:
         raise ArgumentError("there are no messages; give a list of messages with role and content")
@@ -142,7 +142,10 @@ class ChatTemplate:
         return ChatPrompt(ids, self._borders(ids, rendered.replace(mark, "").split(border), add_generation_prompt))
 
     def _marked(self, value: Any, mark: str, key: str = "") -> Any:
-        """Returns a copy with `mark` before special tokens, and before parts of such tokens at the edges of a text."""
+        """Returns a copy of `value` with `mark` before each special token in its texts, so that it stays plain text.
+
+        Also marks a part of a special token at an edge of a message's text. `key` is the key of `value` in its mapping.
+        """
         if isinstance(value, Mapping):
             whole = re.compile(self._pattern)
             return {whole.sub(rf"{mark}\g<0>", str(k)): self._marked(v, mark, str(k)) for k, v in value.items()}
@@ -151,9 +154,9 @@ class ChatTemplate:
         if not isinstance(value, str) or not value:
             return value
         text = re.sub(self._pattern, rf"{mark}\g<0>", value)
-        if key not in ("content", "text"):  # names and types, which templates compare
+        if key not in ("content", "text"):  # names and types: marks at their edges would break templates' comparisons
             return text
-        # The template may write the rest of a token at either edge of the text.
+        # The template may write the rest of a special token directly next to the text.
         ends = max((n for token in self._special for n in range(1, len(token)) if text.endswith(token[:n])), default=0)
         text = text[: len(text) - ends] + mark * bool(ends) + text[len(text) - ends :]
         begins = any(
@@ -162,7 +165,7 @@ class ChatTemplate:
         return mark + text if begins else text
 
     def _encode(self, rendered: str, mark: str) -> list[int]:
-        """Encodes a rendered text without its marks; a special token that follows or contains a mark is plain text."""
+        """Encodes a rendered text without its marks; special tokens that follow or contain a mark become plain text."""
         text, written_by_template = rendered.replace(mark, ""), re.compile(f"(?<!{mark})(?:{self._pattern})")
         found = [(m.start() - rendered.count(mark, 0, m.start()), m[0]) for m in written_by_template.finditer(rendered)]
         if found == [(m.start(), m[0]) for m in re.finditer(self._pattern, text)]:
@@ -183,7 +186,7 @@ class ChatTemplate:
         """
         sizes = [len(part.encode()) for part in parts]
         ends = [0, *accumulate(len(self._tokenizer.token_bytes(i)) for i in ids)]
-        if ends[-1] != sum(sizes):  # a tokenizer that normalizes the text
+        if ends[-1] != sum(sizes):  # the tokenizer normalizes the text, so its tokens have other bytes
             return ()
         before = parts[::2] if ends_in_answer else parts[:-1:2]
         blanks = [len(part.encode()) - len(part.rstrip().encode()) for part in before]
@@ -194,7 +197,7 @@ class ChatTemplate:
 
 
 def _edged(text: str, border: str) -> str:
-    """Returns the text with a border before its first and after its last character that is not blank."""
+    """Returns the text with `border` inserted before its first and after its last non-blank character."""
     if not (core := text.strip()):
         return text
     start = text.index(core)

@@ -51,7 +51,7 @@ def checked_pattern(pattern: str) -> str:
 
 @dataclass
 class _Item:
-    """An atom, a group or a lookaround with its repeat."""
+    """An atom (one character or class), a group or a lookaround, with its repeat."""
 
     text: str
     ways: int = 1  # number of ways in which the item can match once
@@ -179,7 +179,7 @@ def _matches_what_it_scans(items: list[_Item], first: int) -> bool:
     """True if nothing after the unbounded repeat `first` can fail more than once."""
     rest = items[first + 1 :]
     if items[first].text == r"\s" and not items[first].lazy and [item.text for item in rest] == [r"(?!\S)"]:
-        return True  # fails only at the run's end: at earlier positions, a blank follows
+        return True  # `(?!\S)` can fail only at the end of the run: before it, a blank follows
     return all(item.harmless for item in rest)
 
 

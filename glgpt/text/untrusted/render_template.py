@@ -1,8 +1,8 @@
 """Renders Jinja templates in a sandbox with limits on time and memory.
 
-`glgpt.text.untrusted.renderer` starts this module as a process, because a template is a program that comes with a
-checkpoint. Templates have the same features as in transformers: the same whitespace options, `break` and `continue`,
-`{% generation %}`, `tojson`, `raise_exception` and `strftime_now`.
+`glgpt.text.untrusted.renderer` starts this module as a process, because a template is an untrusted program that comes
+with a checkpoint. Templates have the same features as in transformers: the same whitespace options, `break` and
+`continue`, `{% generation %}`, `tojson`, `raise_exception` and `strftime_now`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glgpt.system.limited_process import answer_requests
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-CPU_S = 3  # maximum CPU time of one request
+CPU_S = 3  # maximum seconds of CPU time for one request
 MEMORY = 1 << 30  # maximum bytes of address space
 MAX_TEXT = 1 << 20  # maximum characters of all texts of a request
 
@@ -67,7 +67,7 @@ def _environment() -> Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """Ignores the tags of `{% generation %}`, which mark answers for training, but not the text between them."""
+        """Ignores the tags of `{% generation %}`, which mark answers for training, and renders what is between them."""
 
         tags = {"generation"}  # noqa: RUF012, jinja2 declares it for instances
 

@@ -41,7 +41,7 @@ class _Regex(_Part):
 
 
 class ByteLevel(_Part):
-    """Represents each byte as a letter; a part that any stage may have."""
+    """Represents each byte as a letter; may be a normalizer, a pre-tokenizer, a post-processor or a decoder."""
 
     type: Literal["ByteLevel"]
     add_prefix_space: bool = True
@@ -225,7 +225,7 @@ class _Decoders(_Part):
 
 
 class Added(_Part):
-    """A token that is searched for in a text before it is split. Its id in the file is ignored: see `added_ids`."""
+    """A token that is searched for before the text is split. The token's id in the file is ignored: see `added_ids`."""
 
     content: _Token
     single_word: bool = False
@@ -279,7 +279,7 @@ class _Whole(_Part):
 
 
 class PageTokenizer(_Whole):
-    """The tokenizer.json of an exported page: a checked file with fields that a page computes for a visitor's file."""
+    """The tokenizer.json of an exported page: a checked file, to which the export adds the fields declared here."""
 
     version: Annotated[Literal[3], Field(alias="schema")]
     added_tokens: Annotated[Sequence[_AddedId], Field(max_length=MAX_SPECIAL_TOKENS)]
@@ -355,7 +355,8 @@ def checked_document(whole: Mapping[str, Any], path: Path) -> Document | None:
 def _problem(error: ValidationError) -> str:
     """Returns the end of an error message, after the file's name: the field and what is wrong with it."""
     errors = error.errors(include_url=False, include_input=False)
-    first = min(errors, key=lambda e: e["type"] == "missing")  # a wrong regex also gives "missing" for a plain text
+    # An unsupported regex gives two errors: its own, and "missing", because `_Text` does not match either.
+    first = min(errors, key=lambda e: e["type"] == "missing")
     field = quoted(".".join(str(at) for at in first["loc"] if not str(at).startswith("_")), 120)
     if first["type"] == "union_tag_invalid":
         context = first["ctx"]

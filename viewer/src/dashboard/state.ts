@@ -77,9 +77,9 @@ class DashboardStore {
   }
 
   /**
-   * Reads the link. If the browser can store the host's token, removes it from the address, because others may see the
-   * address on a shared screen, and exchanges it for another token. A link works only once, because the browser's
-   * history may contain it.
+   * Reads the link. If the browser can store the host's token, removes the token from the address, because others may
+   * see the address on a shared screen, and exchanges the token of a link for another one. A link works only once,
+   * because the browser's history may contain it.
    */
   start(): void {
     const kept = this.stored();
@@ -108,8 +108,8 @@ class DashboardStore {
   }
 
   /**
-   * Shows the session to its host. With `link`, first exchanges the token, which is that of a link; if the server
-   * rejects it, uses the token that `before` has stored.
+   * Shows the session to its host. `link`: the token comes from a link and is exchanged first; if the server rejects
+   * it, the token in `before` is used.
    */
   private host(token: string, link = false, before: Kept | null = null): void {
     batch(() => {

@@ -23,7 +23,10 @@ export function starts(seed: number, step: number, rows: number, count: number):
   });
 }
 
-/** Returns the ids of windows and the target that follows each id. Both are at index t * number of windows + window. */
+/**
+ * Returns the ids of windows, and for each id its target, which is the next id of the text. Token t of a window is at
+ * index t * number of windows + window.
+ */
 export function windows(
   ids: Ids,
   first: readonly number[],
@@ -50,8 +53,8 @@ export function fixedWindows(length: number, context: number, tokens: number): n
 
 /**
  * Returns the index by which an embedding's gradient is gathered. `order` has a texel (row, id % 4, 0, 0) for each row,
- * sorted by id. `runs` has a texel (first, end, 0, 0) for each group of four ids: the group's range in `order`, without
- * `end`.
+ * which is a token of the batch; the texels are sorted by id. `runs` has a texel (first, end, 0, 0) for each group of
+ * four ids: the group's range in `order`, `end` excluded.
  */
 export function sortedIndex(ids: Float32Array, vocab: number): { order: Float32Array; runs: Float32Array } {
   const groups = Math.ceil(vocab / 4);
@@ -81,7 +84,7 @@ export interface Rates {
   schedule: Schedule;
 }
 
-/** Throws PageError unless `lr` is above 0 and fits a 32-bit float, which the shaders' uniforms are. */
+/** Throws PageError unless `lr` is above 0 and fits a 32-bit float, the type of the shaders' uniforms. */
 export function checkRate(lr: number): void {
   if (!(lr > 0 && Number.isFinite(Math.fround(lr)))) {
     throw new PageError(`The learning rate is ${lr}; it must be above 0 and at most 3.4e38.`);
@@ -89,7 +92,8 @@ export function checkRate(lr: number): void {
 }
 
 /**
- * Returns the learning rate of `step` (from 1). It rises during the warmup, then falls to `min_lr` at the last step.
+ * Returns the learning rate of `step` (from 1). It rises during the warmup, then falls to `min_lr` at the last step; it
+ * stays at `lr` if the schedule is constant.
  */
 export function rateAt(s: Rates, step: number): number {
   if (step <= s.warmup) return (s.lr * step) / s.warmup;

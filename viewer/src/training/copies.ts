@@ -35,7 +35,7 @@ export function copies(sample: string, training: string): Copies {
   };
 }
 
-/** The suffix automaton of a sample (Blumer et al. 1985). Records which of its substrings occur in a text. */
+/** The suffix automaton of a sample (Blumer et al. 1985). Records which substrings of the sample occur in a text. */
 class Automaton {
   private readonly next = [new Map<string, number>()];
   private readonly link = [-1];

@@ -27,7 +27,7 @@ export interface FetchedText {
 /** Thrown if bytes are invalid in the encoding of a text. */
 export class WrongEncoding extends PageError {}
 
-/** Returns the URL of an address on the page's origin or in `origins` (null: any). Otherwise throws PageError. */
+/** Returns the URL of an address. Throws PageError unless its origin is the page's or one of `origins` (null: any). */
 export function allowed(address: string, origins: readonly string[] | null): URL {
   let url: URL;
   try {

@@ -10,7 +10,7 @@ export interface Scale {
 export const FIRST: Scale = { value: 2 ** 16, steps: 0 };
 const MIN_SCALE = 1;
 const MAX_SCALE = 2 ** 24;
-const GROW_AFTER = 2000; // steps without an overflow
+const GROW_AFTER = 2000; // steps without an overflow after which the scale doubles
 
 /** Returns the scale after a step without overflow. */
 export function afterStep({ value, steps }: Scale): Scale {

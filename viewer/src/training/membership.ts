@@ -18,8 +18,8 @@ export class Membership {
   constructor(private readonly store: Store) {}
 
   /**
-   * Loads the key and the state of an earlier visit. They are stored in numbered slots. Each tab is a member, so it
-   * locks a slot that no other tab has locked.
+   * Loads the key and the state of an earlier visit from a numbered slot. Each tab is a separate member, so it locks
+   * the first slot that no other tab has locked.
    */
   async open(session: string): Promise<void> {
     for (let slot = 0; ; slot++) {
@@ -34,7 +34,7 @@ export class Membership {
   private lock(name: string): Promise<boolean> {
     const { signal } = this.released;
     const locks = navigator.locks as LockManager | undefined;
-    if (!locks) return Promise.resolve(true); // a page that is not served securely
+    if (!locks) return Promise.resolve(true); // a page that is not served securely has no Web Locks
     return new Promise((resolve) => {
       void locks.request(`glgpt ${name}`, { ifAvailable: true }, (lock) => {
         resolve(lock !== null);

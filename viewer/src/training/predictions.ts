@@ -26,15 +26,15 @@ export interface Figures {
   top_1: number;
   top_5: number;
   /**
-   * Mean absolute difference between the confidence and the accuracy of a bin, in which each bin has the weight of its
-   * number of tokens; null for chance, which prefers no token.
+   * Mean absolute difference between the confidence and the accuracy of a bin, weighted by the number of tokens in the
+   * bin; null for chance, which prefers no token.
    */
   calibration_error: number | null;
   /** (mean confidence, accuracy, number of tokens) of each bin with at least one token. */
   bins: [number, number, number][];
 }
 
-/** Computes a predictor's metrics on targets of `size` bytes. */
+/** Computes a predictor's metrics on targets that have `size` bytes in total. */
 export function figures(name: string, found: Predictions, size: number): Figures {
   const count = found.nats.length;
   const sums = Array.from({ length: BINS }, () => ({ confidence: 0, hits: 0, held: 0 }));

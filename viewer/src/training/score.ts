@@ -74,8 +74,8 @@ export async function baselineFigures(
 }
 
 /**
- * Returns the metrics of `baselineFigures` for a training on the bytes of a text that has not started. Returns none if
- * the text is too short.
+ * Returns the metrics of `baselineFigures` for a training that has not started and whose tokens are the bytes of
+ * `text`. Returns none if the text is too short.
  */
 export async function baselinesAhead(text: string, share: number, offer: Offer): Promise<Figures[]> {
   const bytes = new TextEncoder().encode(text);
@@ -86,8 +86,8 @@ export async function baselinesAhead(text: string, share: number, offer: Offer):
 }
 
 /**
- * Returns what the sample copies from the training text, and the results of the toy task (null if the text is not one).
- * Both are null if the training has ids instead of a text.
+ * Returns what the sample copies from the training text, and the results of the toy task, which are null if the text is
+ * not a toy task. Copies and results are null if the training has ids instead of a text.
  */
 export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string, ranks: Int32Array): Promise<Judged> {
   const { text, share, validation, offer } = plan;

@@ -138,7 +138,7 @@ export class Store {
     const locks = navigator.locks as LockManager | undefined;
     const got = await new Promise<(() => void) | null>((resolve) => {
       if (!locks) {
-        resolve(() => {}); // a page that is not served securely
+        resolve(() => {}); // a page that is not served securely has no Web Locks
         return;
       }
       const hold = () => new Promise<void>((done) => resolve(done));

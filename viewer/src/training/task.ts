@@ -1,5 +1,5 @@
-// Scores toy tasks, as glgpt/scoring/task.py does. Such a text has lines `question=answer`, and the model predicts the
-// answers.
+// Scores toy tasks, as glgpt/scoring/task.py does. The text of a toy task has lines `question=answer`, and the model
+// predicts the answers.
 
 const LINE = /^([^=\n]+=)([^=\n]+)$/;
 const SEEN = 200; // number of first lines checked to recognize a task

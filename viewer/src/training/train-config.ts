@@ -49,8 +49,8 @@ export function checkText(text: unknown): void {
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
 /**
- * Returns the requested settings, completed with the offer's. Derives a missing `min_lr` or `warmup` as the desktop
- * does.
+ * Returns the requested settings, with the offer's defaults for missing ones. Derives a missing `min_lr` or `warmup` as
+ * the desktop does.
  */
 export function rates(offer: Offer, asked: Partial<Rates>): Rates {
   const steps = asked.steps ?? offer.settings.steps;

@@ -37,7 +37,7 @@ interface Step {
   overflows: number;
 }
 
-/** Thrown if a step's loss, gradient or parameter is not finite. */
+/** Thrown if the loss, a gradient or a parameter of a step is not finite. */
 export class Diverged extends PageError {}
 
 /** A step's result and the time of its arrival (ms, `performance.now`). */

@@ -162,7 +162,7 @@ export class Training {
 
   /**
    * Returns the current session. If there is none, opens a training that an earlier visit saved, and returns its paused
-   * session. Returns null without a training that this export can resume.
+   * session. Returns null if this export can resume no saved training.
    */
   restore(): Promise<Session | null> {
     return this.queue.run(() => this.restored());

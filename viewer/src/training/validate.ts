@@ -6,7 +6,7 @@ import type { Trainer } from "./trainer";
 
 const EVAL_TOKENS = 8192;
 
-/** Returns the loss in nats per token and in bits per byte; null: the held-out text is not longer than a context. */
+/** Returns the loss in nats per token and in bits per byte; null if the held-out text is not longer than a context. */
 export async function validate(
   { validation, offer }: Plan,
   trainer: Trainer,

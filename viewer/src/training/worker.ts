@@ -7,7 +7,7 @@ export interface Job {
   text: string;
   /** The share of the bytes, at the end of the text, that is held back for validation. */
   validation: number;
-  /** `bytes` or `bpe:N`. The latter trains a tokenizer of N tokens on the training part, unless `bpe` is given. */
+  /** `bytes` or `bpe:N`. `bpe:N` trains a tokenizer of N tokens on the training part, unless `bpe` is given. */
   tokenizer: string;
   bpe?: Bpe | null;
 }

@@ -27,7 +27,7 @@ export class Writer {
     private readonly trainer: () => Trainer,
   ) {}
 
-  /** Writes a sample after `step` steps. When the context is full, continues with only its later half as context. */
+  /** Writes a sample after `step` steps. If the context is full, continues with the last tokens, half a context. */
   async sample(
     step: number,
     { prompt, tokens, temperature }: SampleOptions,

@@ -11,7 +11,7 @@ from typing import Any
 
 from glgpt.errors import GlgptError
 
-PACKAGES = ("flwr", "websockets", "httpx")  # of `glgpt[federate]`
+PACKAGES = ("flwr", "websockets", "httpx")  # packages that `glgpt[federate]` installs
 
 
 def check_extra() -> None:
@@ -28,9 +28,9 @@ def print_event(args: argparse.Namespace, event: dict[str, Any], text: str) -> N
 
 
 def call_gateway(host: dict[str, str], method: str, path: str, body: Any = None) -> dict[str, Any] | None:
-    """Sends a request to a gateway on this machine, a process to which devices connect.
+    """Sends a request to a gateway (a process to which devices connect) on this machine.
 
-    Returns the answer, or None if the request fails.
+    `host` holds the gateway's address and token. Returns the answer, or None if the request fails.
     """
     import httpx
 

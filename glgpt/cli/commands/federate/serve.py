@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     place = Place(args.host, args.port, args.tls_cert, args.tls_key)
     metrics_place = Place(*listening(args.metrics, "--metrics")) if args.metrics is not None else None
     if not Files(Path(args.out)).exists:
-        # Checked before a new run is made. An existing session's ports may be held by processes of a killed `serve`.
+        # Checks the ports before a new run is made. The ports of an existing session are not checked, because processes
+        # of a killed `serve` may still hold them.
         fleet_place(args.fleet_port, places(place, args.url, args.gateways))
     files = _session(args)
     if args.rollback:
@@ -125,7 +126,7 @@ def _check_unchanged(args: argparse.Namespace, session: Any) -> None:
 
 
 def _session(args: argparse.Namespace) -> Any:
-    """Returns the session in `--out`, or begins a new one."""
+    """Returns the files of the session in `--out`; begins a new session if there is none."""
     from glgpt.federation.serve import Terms, begin
     from glgpt.federation.session import Files
     from glgpt.training.events import TrainingCallbacks
@@ -175,7 +176,7 @@ def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str,
     more = {"gateways": gateways} if len(gateways) > 1 else {}
     print_event(args, {"event": "ready", **links, "session": session.id, **more}, "\n".join(lines))
     if "browser" in links and not args.json and (args.url or not is_loopback(args.host)):
-        print_qr(links["browser"])  # only of an address that a phone can reach
+        print_qr(links["browser"])  # only for an address that a phone can reach
 
 
 def _dashboard_lines(link: str) -> list[str]:

@@ -17,7 +17,7 @@ from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM
 from glgpt.system.network import is_web_address
 from glgpt.training.settings import PRESETS
 
-EVAL_TOKENS = 1 << 14  # tokens of a validation: fewer than in `glgpt train`, because every round has one
+EVAL_TOKENS = 1 << 14  # tokens of a validation: fewer than in `glgpt train`, because every round ends with one
 
 
 def add_serve_options(p: Parser) -> None:
@@ -144,7 +144,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def _has_port(url: str) -> bool:
-    """True if an address has a valid port or none."""
+    """True if the port in a URL is valid or missing."""
     try:
         return urlsplit(url).port != 0
     except ValueError:
@@ -155,7 +155,7 @@ def _check_certificate(cert: str, key: str) -> None:
     """Raises ArgumentError for a certificate or key that cannot be used."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-    except OSError as error:  # ssl.SSLError too
+    except OSError as error:  # includes ssl.SSLError
         for option, path in (("--tls-cert", cert), ("--tls-key", key)):
             if not Path(path).is_file():
                 raise ArgumentError(f"{option} {quoted(path)}: no such file") from None

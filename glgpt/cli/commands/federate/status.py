@@ -12,7 +12,7 @@ from glgpt.cli.common import add_json_option, report
 from glgpt.errors import quoted
 from glgpt.system.files import read_json
 
-SHOWN_ROUNDS = 5  # rounds that are shown as text
+SHOWN_ROUNDS = 5  # maximum number of rounds that are listed as text
 
 
 def add_parser(group: Subparsers) -> None:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _asked(host: dict[str, str]) -> list[dict[str, Any]]:
-    """Returns a list with a gateway's status, empty if it does not answer."""
+    """Returns a list that holds a gateway's status; the list is empty if the gateway does not answer."""
     answer = call_gateway(host, "GET", "v1/status")
     return [] if answer is None else [answer]
 

@@ -15,7 +15,7 @@ const SAMPLED = 6; // rows sampled to measure how sharp a head is
 const ASKED = 32 << 20; // bytes of scores or weights per request to a server; twice as many are cached
 const SPARE = 1.2; // a growing grid has space for this many times its tokens, so that it is not redrawn for each token
 
-/** The values that the squares show: attention weights after softmax, masked scores, or the raw scores of all pairs. */
+/** The values that a head's picture shows: weights after softmax, masked scores, or the raw scores of all pairs. */
 export const KINDS = ["pattern", "scores", "raw"] as const;
 export type Kind = (typeof KINDS)[number];
 

@@ -1,5 +1,5 @@
-// The geometry of the machine's diagram: columns, roles of rows, labels, and the lines of the residual stream. Each
-// column shows a block, and each row shows a stage of all blocks.
+// The geometry of the machine, which is the page's diagram of the model: columns, roles of rows, labels, and the lines
+// of the residual stream. Each column shows a block, and each row shows a stage of all blocks.
 
 import type { Activation, Stage } from "../../runtime/engine/manifest";
 
@@ -30,7 +30,7 @@ export function roleOf({ adds }: Pick<Stage, "adds">, kind: Activation["kind"] |
   return adds ? "mlp" : "stream";
 }
 
-/** Returns the rows as groups of the same role. */
+/** Groups consecutive rows of the same role. */
 export function groupsOf(roles: readonly Role[]): Group[] {
   const groups: Group[] = [];
   roles.forEach((role, first) => {

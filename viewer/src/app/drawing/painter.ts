@@ -152,7 +152,10 @@ export class Painter {
     this.slab(slab, [0, bottom, atlas.width, grid.cell], [grid.cell, grid.pitch, grid.capacity, grid.heads], -1);
   }
 
-  /** Draws a slab of a head (-2: of the mean of all heads) while `present` runs, with one pixel per pair of tokens. */
+  /**
+   * Draws a slab of a head (-2: the mean of all heads), one pixel per pair of tokens. Call this only in the `draw`
+   * function of `present`.
+   */
   headRows(tokens: number, heads: number, head: number, slab: Slab): void {
     this.device.gl.bindFramebuffer(this.device.gl.FRAMEBUFFER, null);
     this.slab(slab, [0, 0, tokens, tokens], [tokens, tokens, tokens, heads], head);
@@ -241,7 +244,7 @@ export class Painter {
     });
   }
 
-  /** Draws `rows` x `cols` values of a texture into a cell of the strip. `measure` also estimates their range again. */
+  /** Draws `rows` x `cols` values of a texture into a cell of the strip. If `measure`, first estimates their range. */
   cell(
     size: readonly [number, number],
     cell: Cell,

@@ -5,8 +5,8 @@ import type { Format } from "../../runtime/engine/formats";
 import type { Dtype, Integers } from "../../runtime/gl/program";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
-// Positive values have one hue and negative values another. Smaller values are more transparent, for light and dark
-// pages.
+// Positive values have one hue and negative values another. Smaller values are more transparent, so that the page's
+// light or dark background shows through.
 const SIGNED = `
 vec4 paint(float v) {
   float a = clamp(abs(v), 0.0, 1.0);

@@ -1,5 +1,5 @@
-// The strip is the machine's picture: a cell for each stage, which is a pass whose output the picture shows. Lists the
-// stages, places their cells, and draws them while the passes are played.
+// The strip is the picture in the machine, the page's diagram of the model. It has one cell per stage, and a stage is a
+// pass whose output the cell shows. Lists the stages, places their cells, and draws them while the passes are played.
 
 import { memoryView } from "../../runtime/engine/field";
 import type { Watcher } from "../../runtime/engine/kv-cache";

@@ -37,7 +37,7 @@ class ContinuationStore {
   }
 
   private async stream(signal: AbortSignal): Promise<void> {
-    let [begun, frame] = [0, 0]; // frame: of the next update; 0: none is requested
+    let [begun, frame] = [0, 0]; // `frame`: the animation frame requested for the next update; 0: none
     let texts: readonly Continuation[] = [];
     const show = () => {
       frame = 0;

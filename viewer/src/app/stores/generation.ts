@@ -46,7 +46,7 @@ class GenerationStore {
   readonly read = computed(() => models.ready?.context.read(this.tokens.value) ?? []);
   readonly readIds = computed(() => this.read.value.map((t) => t.id));
   private readonly meter = textMeter();
-  private readonly labels = new Map<number, string>(); // of the recorded tokens
+  private readonly labels = new Map<number, string>(); // labels of the recorded tokens, by id
   private readonly stops = new Queue();
   private abort: AbortController | null = null;
   private repeat: () => Promise<void> = () => this.write();
@@ -205,7 +205,7 @@ class GenerationStore {
   private async stream(count: number, kept: Tok[], signal: AbortSignal): Promise<void> {
     const list = [...kept];
     const held = engine().model.cache.held(kept.map((t) => t.id)); // tokens in the KV cache, which need no prefill
-    let frame = 0; // of the next update; 0: none is requested
+    let frame = 0; // the animation frame requested for the next update; 0: none
     this.meter.rest();
     const shown = () => {
       frame = 0;

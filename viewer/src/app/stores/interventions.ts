@@ -56,13 +56,13 @@ class InterventionStore {
     if (again) await generation.again();
   }
 
-  /** Generates the text of the link. With interventions, it generates the unchanged model's text first, to compare. */
+  /** Generates the text of the link. For interventions, first generates the unchanged model's text, to compare. */
   async begin(): Promise<void> {
     const requested = this.parts.value;
     if (this.applied.value) await this.set([], false);
     const { value: first } = this.parts;
     if (!generation.keepRecorded()) await generation.write();
-    // unless the visitor changed the model or opened another link while the text was written
+    // skipped if the visitor changed the model or opened another link while the text was written
     if (requested.length && this.parts.value === first) await this.set(requested);
   }
 

@@ -2,7 +2,7 @@
 // A "look" is one such update: it reads results back and renders, which delays the tokens after it. A read may return
 // several tokens.
 
-const WEIGHT = 0.2; // of the newest value in a running mean
+const WEIGHT = 0.2; // weight of the newest value in a running mean
 const SETTLED = 120; // ms for which a look delays tokens: its frame is drawn after the tokens that are already queued
 const TOKENS = 4; // undelayed tokens needed to measure the time of a token
 const CHECK = 60; // looks between two such measurements

@@ -32,7 +32,7 @@ class ModelStore {
   });
   /** The scriptable object. Its `model` is a signal's value, so that reading it subscribes to changes of the model. */
   engine!: Glgpt;
-  private files: readonly File[] = []; // of the last model that was opened
+  private files: readonly File[] = []; // the files of the last model that was opened
   private readonly preparing = signal(false);
   private stop: () => Promise<void> = () => Promise.resolve();
 

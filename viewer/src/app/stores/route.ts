@@ -60,7 +60,7 @@ export interface Addition {
 }
 
 const OWN_ENTRY = "glgpt"; // marks history entries that this page created
-const DRAWN_MS = 80; // ms after which a view is rendered
+const DRAWN_MS = 80; // ms until a view that was opened is rendered
 
 class RouteStore {
   /** Null until the address is read. */

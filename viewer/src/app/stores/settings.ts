@@ -42,7 +42,7 @@ class SettingsStore {
   readonly speculate = signal(false);
   /** The number of tokens in the prompt field. */
   readonly promptLength = computed(() => (models.ready ? this.knownIds().length : 0));
-  private recommended = defaults(); // of the model in use
+  private recommended = defaults(); // the recommended settings of the model in use
   private readonly asked = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
 
   /** Returns the settings that determine the text. */

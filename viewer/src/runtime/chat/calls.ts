@@ -5,15 +5,15 @@ import { dumped, isObject, type Json } from "../gl/json";
 
 export const OPEN = "<tool_call>";
 export const CLOSE = "</tool_call>";
-/** Names of the field with a call's arguments. Llama 3's form uses `PARAMETERS`. */
+/** The two accepted names of the field that holds a call's arguments. Llama 3 writes `PARAMETERS`. */
 export const ARGUMENTS = "arguments";
 export const PARAMETERS = "parameters";
 const TAG = "<|python_tag|>"; // Llama 3 may write this before a call
 const HEAD = /^\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)/;
 
 /**
- * A part of call number `index`. `name`: the function, in the call's first part; null in later parts. `arguments`: the
- * next piece of the arguments' JSON.
+ * A part of a call that arrives in parts. `index`: the call's number in the text. `name`: the function's name in the
+ * call's first part, null in later parts. `arguments`: the next piece of the arguments' JSON.
  */
 export interface CallPart {
   index: number;
@@ -23,9 +23,9 @@ export interface CallPart {
 
 /**
  * Separates a model's text into content and calls of the functions `names`. A call is `{"name": …, "arguments": {…}}`
- * between <tool_call> and </tool_call>. At the beginning of the text, a call needs no tags. The field "arguments" may
- * also be named "parameters". Calls of other functions stay content. After `most` calls, the rest of the text is
- * dropped.
+ * between <tool_call> and </tool_call>. At the beginning of the text and directly after another call, a call needs no
+ * tags. The field "arguments" may also be named "parameters". Calls of other functions stay content. After `most`
+ * calls, the rest of the text is dropped.
  */
 export class CallParser {
   /** The number of complete calls. */
@@ -33,9 +33,9 @@ export class CallParser {
   private held = "";
   private state: "text" | "call" | "arguments" | "after" = "text";
   private opened = ""; // the tag before the current call: OPEN, or "" if the call began without a tag
-  private fresh = true; // no content since the beginning or the last call: a call may begin without OPEN
+  private fresh = true; // true until content follows the beginning or the last call: a call then needs no OPEN
   private readonly end = new JsonEnd(); // finds the end of the arguments
-  private brace = false; // the brace that closes the call is still to come
+  private brace = false; // true while the brace that closes the call has not arrived
   private parts: (string | CallPart)[] = [];
 
   constructor(
@@ -72,7 +72,7 @@ export class CallParser {
     this.fresh &&= !text.trim();
   }
 
-  /** Processes the held text in the current state. Returns false if it needs to wait for more text. */
+  /** Processes the held text in the current state. Returns false if more text must arrive first. */
   private step(): boolean {
     if (this.state === "text") return this.text();
     if (this.state === "call") return this.call();
@@ -163,7 +163,7 @@ class JsonEnd {
     this.depth = 0;
   }
 
-  /** Returns the position after the end, within this piece; -1: the end has not arrived. */
+  /** Returns the position after the end, counted in this piece; -1 if the end has not arrived. */
   find(piece: string): number {
     for (let i = 0; i < piece.length; i++) {
       const character = piece[i]!;
@@ -182,7 +182,7 @@ class JsonEnd {
 
 const without = (text: string, start: string) => (text.startsWith(start) ? text.slice(start.length) : text);
 
-/** Returns the value of a JSON text; undefined: it is not valid. */
+/** Returns the value of a JSON text; undefined if the text is not valid JSON. */
 function parsed(text: string): Json | undefined {
   try {
     return JSON.parse(text) as Json;

@@ -4,9 +4,9 @@ import { PageError } from "../gl/errors";
 import type { ChatMessage, ChatTemplate } from "./template";
 
 export const CHAT_TOKENS = 512; // default maximum tokens of an answer; the same as on the desktop
-const ANSWER_SHARE = 4; // an answer gets at least 1/4 of the context, or its maximum length if that is less
+const ANSWER_SHARE = 4; // an answer gets at least 1/4 of the context, or its maximum length if this is shorter
 
-/** The ids of a conversation up to the beginning of the answer, and the number of oldest messages that are left out. */
+/** A conversation's token ids up to the beginning of the answer, and the number of oldest messages left out. */
 export interface Fitted {
   ids: number[];
   dropped: number;
@@ -17,16 +17,16 @@ export function reserved(tokens: number, limit: number): number {
   return Math.min(tokens, Math.max(1, Math.floor(limit / ANSWER_SHARE)));
 }
 
-/** Returns the number of messages before the first turn: 1 if there is a system message. */
+/** Returns the number of messages before the first turn: 1 if there is a system or developer message, otherwise 0. */
 export function systems(messages: readonly ChatMessage[]): number {
   return messages[0]?.role === "system" || messages[0]?.role === "developer" ? 1 : 0;
 }
 
 /**
  * Encodes messages for an answer of up to `tokens` tokens. Leaves out the `dropped` oldest messages after the system
- * message. If the rest leaves too few of the context's `limit` tokens, leaves out more of the oldest turns, until the
- * rest fills at most half of the context. Throws PageError if the last message alone does not fit. The desktop does the
- * same.
+ * message. If the rest leaves too little of the context (`limit` tokens) for the answer, leaves out more of the oldest
+ * turns, until the rest fills at most half of the context. Throws PageError if even the last turn does not fit. The
+ * desktop does the same.
  */
 export async function fit(
   template: ChatTemplate,

@@ -1,10 +1,10 @@
-// Renders chat templates, which are programs that come with a model. Limits the size of what they compute. The page
-// limits their time: it ends the worker in which this module runs.
+// Renders chat templates, which are programs that come with a model. Limits the size of the values that a template
+// computes. This module runs in a worker, which the page ends if a template takes too long.
 
 import { Environment, Interpreter, parse, Template, tokenize } from "@huggingface/jinja";
 import { isUnicode } from "../gl/unicode";
 
-/** A template, and the variables of each text to render with it. */
+/** A template's source, and one set of variables for each text to render. */
 export interface RenderJob {
   source: string;
   variables: Record<string, unknown>[];
@@ -14,7 +14,7 @@ export type Rendered = { texts: string[] } | { failed: string };
 
 const MAX_TEXT = 1 << 20; // maximum characters of all rendered texts together; the same as on the desktop
 const MAX_VALUE = 1 << 20; // maximum characters of a text, or items of a list
-const MAX_VALUES = 1 << 27; // maximum characters of all values; an item of a list counts as ITEM characters
+const MAX_VALUES = 1 << 27; // maximum characters of all values together; an item of a list counts as ITEM characters
 const ITEM = 16;
 const MAX_CONTENT = 1 << 23; // maximum sum of the characters and items in a list, including nested lists
 const MAX_DEPTH = 1000; // maximum depth of nested expressions
@@ -43,7 +43,7 @@ export function rendered({ source, variables }: RenderJob): Rendered {
   }
 }
 
-/** Returns an environment with `variables` and the names that the library defines by default. `range` has a limit. */
+/** Returns an environment with `variables` and the library's default names. The length of a `range` is limited. */
 function globals(variables: Record<string, unknown>): Environment {
   const environment = new Environment();
   const own = {
@@ -128,7 +128,7 @@ class LimitedInterpreter extends Base {
     return size;
   }
 
-  /** Adds a text or a list of `size` parts, with the memory of `characters` characters, to `total`. Returns `size`. */
+  /** Checks the size of a text or a list of `size` parts, and adds `characters` to `total`. Returns `size`. */
   private count(size: number, characters: number): number {
     checkSize(size);
     this.total += characters;

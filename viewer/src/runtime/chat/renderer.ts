@@ -14,7 +14,7 @@ const BLOCKED = `${WORKER} cannot be loaded. Reload the page, whose policy must 
 /** The worker, or a replacement in tests. */
 export type RenderWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
 
-/** Renders one job at a time. The worker starts with the first job, and again after a job that failed. */
+/** Renders one job at a time. The first job starts the worker. After a failed job, the next job starts a new worker. */
 export class TemplateRenderer {
   private worker: RenderWorker | null = null;
   private ready: Promise<RenderWorker> | null = null;
@@ -23,7 +23,7 @@ export class TemplateRenderer {
 
   constructor(private readonly start: () => RenderWorker = () => new TemplateWorker()) {}
 
-  /** Renders a template with each of `variables`. Throws PageError if rendering fails or takes too long. */
+  /** Renders the job's template once per set of variables. Throws PageError if rendering fails or takes too long. */
   render(job: RenderJob): Promise<string[]> {
     return this.queue.run(() => this.run(job));
   }

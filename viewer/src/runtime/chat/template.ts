@@ -37,12 +37,12 @@ export interface ChatTemplateData extends TemplateSources {
   special: Record<string, number>;
 }
 
-const PRIVATE = [0xe000, 0xf8ff] as const; // private-use characters; the mark of `encode` is one that no message has
+const PRIVATE = [0xe000, 0xf8ff] as const; // private-use characters; `ids` marks texts with one that no message has
 const MAX_CHARACTERS = 1 << 19; // maximum characters of all messages as JSON; the same as on the desktop
 
 /**
- * Returns the templates in a tokenizer_config.json's `chat_template`: a template, or a list of named ones. Returns null
- * if the default template is missing.
+ * Returns the templates in a tokenizer_config.json's `chat_template`, which is one template or a list of named
+ * templates. Returns null if the default template is missing.
  */
 export function templateSources(given: unknown): TemplateSources | null {
   const listed = Array.isArray(given) ? (given as unknown[]) : [{ name: "default", template: given }];
@@ -104,8 +104,8 @@ export class ChatTemplate {
   }
 
   /**
-   * Returns the ids of messages. Unless `answer` is false, the ids end where the assistant's answer begins. `tools`:
-   * descriptions of functions, which the template renders.
+   * Returns the token ids of messages. Unless `answer` is false, the ids end where the assistant's answer begins.
+   * `tools`: descriptions of functions, which the template renders.
    */
   async ids(
     messages: readonly ChatMessage[],

@@ -1,5 +1,6 @@
-// Checks the functions that an answer may call, and builds the constraint of a forced call. For a template without
-// tools, converts functions, calls and results to text. The desktop's glgpt/api/tools.py has the same rules.
+// Checks the functions that an answer may call, and builds the constraint of a forced call. For a chat template that
+// does not support tools, converts functions, calls and results to text. The desktop's glgpt/api/tools.py has the same
+// rules.
 
 import { PageError, reason } from "../gl/errors";
 import { dumped, isObject, type Json } from "../gl/json";
@@ -30,7 +31,8 @@ export interface ToolCall {
 
 const MAX_TOOLS = 128; // the same as on the desktop
 const COMBINED = ["$ref", "anyOf", "oneOf", "allOf"]; // keywords that combine or refer to schemas
-const NAMED = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"]; // hold named schemas
+// Keywords whose value is an object of named schemas.
+const NAMED = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 const DATA = ["enum", "const", "default", "examples"]; // keywords whose value is data, not a schema
 const NO_PARAMETERS = { type: "object", properties: {} };
 
@@ -53,7 +55,7 @@ export class Tools {
     /** True if the answer must call a function. */
     readonly forced: boolean,
     private readonly most: number,
-    /** Index that the first of `functions` has in the request's list. */
+    /** Index of `functions[0]` in the request's list of tools. */
     private readonly first = 0,
   ) {}
 
@@ -117,8 +119,8 @@ export class Tools {
   }
 
   /**
-   * Returns the error for a forced call that cannot be constrained. The error names the function at fault. `check` must
-   * reject for a schema that cannot be used.
+   * Returns the error for a forced call that cannot be constrained. `check` must reject for a schema that cannot be
+   * used. The error names the first function whose schema `check` rejects, if there is one.
    */
   async unusable(error: unknown, check: (schema: object) => Promise<unknown>): Promise<ToolError> {
     for (const [i, { name, parameters }] of this.functions.entries()) {
@@ -171,7 +173,7 @@ The result follows between <tool_response> and </tool_response>. Answer without 
 
 type Mentions = (text: string) => boolean;
 
-/** Returns the name of a call's arguments in this template (`key`) and the text that begins a forced call (`start`). */
+/** Returns the name of the field with a call's arguments (`key`) and the text that begins a forced call (`start`). */
 export function callForm(mentions: Mentions): { key: string; start: string } {
   const tagged = mentions(OPEN);
   const key = mentions(`"${PARAMETERS}": `) && !tagged ? PARAMETERS : ARGUMENTS;
@@ -187,7 +189,7 @@ export function forTemplate(messages: readonly ChatMessage[], tools: Tools | nul
 /** Returns messages whose calls and results are text. */
 function withoutTools(messages: readonly ChatMessage[]): ChatMessage[] {
   const found: ChatMessage[] = [];
-  let results = false; // the previous message is a result
+  let results = false; // true if the previous message is a result
   for (const message of messages) {
     if (message.role === "tool") {
       const text = `<tool_response>\n${message.content}\n</tool_response>`;

@@ -42,13 +42,13 @@ export const intersection = (a: Characters, b: Characters): Characters =>
 export const charactersOf = (text: string): Characters =>
   union(Array.from(text, (character) => [character.codePointAt(0)!, character.codePointAt(0)!] as const));
 
-/** Returns the ASCII character with this code as a grammar writes it: itself or an escape. */
+/** Returns how a grammar writes the ASCII character with this code: as the character or as an escape. */
 function point(code: number): string {
   const letter = String.fromCharCode(code);
   return /[A-Za-z0-9 ]/.test(letter) ? letter : `\\u${code.toString(16).padStart(4, "0")}`;
 }
 
-// xgrammar compares each byte of UTF-8 with the code points of a class, so a class beyond ASCII would not match.
+// xgrammar compares each byte of UTF-8 with the code points of a class, so characters beyond ASCII would not match.
 // Grammars therefore describe an ASCII encoding of the bytes: a byte above 0x7f, or the byte MARK itself, is encoded as
 // MARK and another ASCII character.
 const MARK = 0x1f;
@@ -102,7 +102,7 @@ const CONTINUED: Range = [0x80, 0xbf]; // the bytes of a UTF-8 character after i
 
 /**
  * Returns sequences of byte ranges that together match the UTF-8 of every code point from one code point to another,
- * both included. `low` and `high` are the UTF-8 bytes of these two code points, which have equally many bytes.
+ * both included. `low` and `high` are the UTF-8 bytes of these two code points, and must be equally long.
  */
 function sequences(low: readonly number[], high: readonly number[]): Range[][] {
   let [first, last] = [low[0]!, high[0]!];
@@ -163,9 +163,9 @@ export function inJson(set: Characters): string | null {
 const ESCAPED = charactersOf(Object.keys(ESCAPES).join(""));
 
 /**
- * Returns two grammar expressions: `same` matches one character of a set, and `other` matches the beginning of anything
- * else. Each is null if it would match nothing. Unless the set has all characters beyond ASCII, `other` matches all of
- * those characters and `same` none. `json`: the characters are in a JSON string.
+ * Returns two grammar expressions: `same` matches one character of a set, and `other` matches the beginning of any
+ * other text. Each is null if it would match nothing. Unless the set has all characters beyond ASCII, both expressions
+ * treat every character beyond ASCII as outside the set. `json`: the characters are in a JSON string.
  */
 export function continued(set: Characters, json: boolean): { same: string | null; other: string | null } {
   const form = json ? inJson : classOf;

@@ -6,11 +6,11 @@ import { PageError, reason } from "../gl/errors";
 export interface Constraint {
   /** A JSON schema: an object, a boolean, or JSON text. */
   json_schema?: object | boolean | string;
-  /** True: any JSON object. */
+  /** True: the text is any JSON object. */
   json_object?: boolean;
   /** A regular expression. */
   regex?: string | RegExp;
-  /** Texts; the generated text is one of them. */
+  /** The allowed texts: the generated text is one of them. */
   choice?: readonly string[];
 }
 

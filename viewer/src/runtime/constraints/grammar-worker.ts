@@ -34,7 +34,7 @@ export interface GuessesJob {
 
 export type Job = VocabularyJob | ConstraintJob | TokensJob | GuessesJob;
 
-const MAX_FORCED = 256; // maximum characters of `Next.forced`; the page never guesses as many in one step
+const MAX_FORCED = 256; // maximum characters of `Next.forced`, more than the page guesses in one step
 
 /**
  * `bits`: one bit per token, lowest bit first; 1: the token may come next. `forced`: the beginning of the text that
@@ -55,7 +55,7 @@ export type Answer = Next | { after: Next[] } | { failed: string } | { refused: 
 let compiler: GrammarCompiler | null = null;
 let matcher: GrammarMatcher | null = null;
 let recursive = false; // `Grammar.recursive` of the matcher's grammar
-let said = ""; // the message that the library logged before it ended
+let said = ""; // the latest fatal message that the library logged
 
 console.warn = console.error = (...parts: unknown[]) => {
   const fatal = /\[FATAL\] \S+: (.*)/.exec(parts.join(" "));

@@ -1,4 +1,5 @@
-// Follows texts that must match a constraint, in a worker. The worker is loaded when the first constraint is used.
+// Finds which tokens may come next in texts that must match a constraint. A worker does this; it is loaded when the
+// first constraint is used.
 
 import { PageError, reason } from "../gl/errors";
 import { Queue } from "../gl/wait";
@@ -10,7 +11,7 @@ import address from "./grammar-worker?worker&url";
 const LOAD_MS = 60_000; // maximum ms to fetch the worker and read the vocabulary
 const COMPILE_MS = 20_000;
 const TOKEN_MS = 20_000;
-const GRACE_MS = 500; // maximum ms of a job after its text was stopped; a worker that answers in time is kept
+const GRACE_MS = 500; // maximum ms until a job whose text was stopped must be answered; otherwise the worker is ended
 
 /** Describes a model's vocabulary. */
 export interface GrammarVocabulary {
@@ -42,7 +43,7 @@ async function started(): Promise<GrammarWorker> {
 export class Grammars {
   private worker: GrammarWorker | null = null;
   private closings = 0;
-  private readonly jobs = new Queue(); // one job at a time: an answer belongs to the latest job
+  private readonly jobs = new Queue(); // sends one job at a time, because an answer does not name its job
 
   constructor(
     private readonly vocabulary: GrammarVocabulary,
@@ -90,7 +91,7 @@ export class Grammars {
     }
   }
 
-  /** Returns the answer to a job of a text; null if the text was stopped. */
+  /** Sends a job of a matcher. Returns the worker's answer; null if the text was stopped. */
   private async followed(what: string, job: Job, signal?: AbortSignal): Promise<Answer | null> {
     try {
       return await this.queued(() => this.sent(job, TOKEN_MS, signal), signal);
@@ -197,7 +198,7 @@ export class Allowed {
   }
 }
 
-/** Follows a constrained text token by token. */
+/** Tracks which tokens may come next in a constrained text. */
 export class Matcher {
   private next: Promise<Allowed | null>;
 

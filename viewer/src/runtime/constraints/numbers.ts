@@ -72,7 +72,7 @@ function decimals(low: bigint, high: bigint, point: number): string[] {
 
 type Range = (low: bigint, high: bigint) => string[];
 
-/** Returns the expressions for the numbers low..high. `range` returns expressions for numbers from 0 on. */
+/** Returns the expressions for the numbers low..high. `range` returns those for two limits that are at least 0. */
 function signed(low: bigint, high: bigint, range: Range): string[] {
   if (low > high) return [];
   const found = high >= 0n ? range(low > 0n ? low : 0n, high) : [];

@@ -114,7 +114,7 @@ class Parser {
     return found;
   }
 
-  /** Returns a part with its quantifier, or the same part if it has none. */
+  /** Returns a part with the quantifier that follows it, or `atom` itself if no quantifier follows. */
   private quantified(atom: Part): Part {
     const counts = /^\{(\d+)(?:(,)(\d*))?\}/.exec(this.source.slice(this.at));
     let suffix = "";

@@ -5,7 +5,8 @@
 
 import { classOf, continued, inJson, type Characters } from "./characters";
 
-const REACH = 16; // characters of a token that are checked in advance; the last REACH - 1 of a text are written out
+// Maximum characters of a token that is checked in advance. Rules write out the last REACH - 1 characters of a text.
+const REACH = 16;
 const BASE = 16; // a rule of many characters repeats the next shorter rule this many times
 const INLINE = 16; // maximum repetitions that an expression writes out
 const NOTHING = String.raw`"\u001f\u007e"`; // occurs in no token, because `writtenBytes` never writes it
@@ -59,7 +60,7 @@ export class Repetitions {
     return name;
   }
 
-  /** Returns the name of the rule that writes out low..high characters. `high` is less than REACH. */
+  /** Returns the name of the rule that writes out low..high characters; `""` if `high` is 0. `high` is below REACH. */
   private last(one: string, low: number, high: number): string {
     if (high === 0) return '""';
     return this.rule(`${one}_${low}_${high}`, () => {
@@ -81,12 +82,12 @@ export class Repetitions {
   }
 
   /**
-   * Adds the rule of a "far" character: REACH - 1 or more characters of its class may follow it. A token of at most
-   * REACH characters of the class is allowed in advance after a far character. If a token continues with a character of
-   * another class, the token is checked only when it may come. This is true at every position, so xgrammar can compute
-   * the allowed tokens once for the rule. xgrammar must neither replace the rule by its expression nor derive what
-   * follows the rule. Therefore the rule has an alternative that never occurs, and the rule is used only once: in the
-   * rule of one far character, before the rule `end`.
+   * Adds the rule of a "far" character: REACH - 1 or more characters of its class may follow it. Where a far character
+   * may stand, a token of at most REACH characters of the class is always allowed. If a token continues with a
+   * character of another class, the token is checked only during generation. Both are true at every position, so
+   * xgrammar can compute the allowed tokens once for the rule. xgrammar must neither replace the rule by its expression
+   * nor derive what follows the rule. Therefore the rule has an alternative that never occurs, and the rule is used
+   * only once: in the rule of one far character, before the rule `end`.
    */
   private far(one: string, set: Characters): void {
     this.rule("nothing", () => NOTHING);
@@ -130,7 +131,7 @@ export class Repetitions {
   }
 }
 
-/** Returns the digits other than 0 of a number in base BASE, each with its place (`level`), highest place first. */
+/** Returns the nonzero digits of a number in base BASE, each with its exponent (`level`), highest exponent first. */
 function digits(count: number): [level: number, digit: number][] {
   const found: [number, number][] = [];
   for (let [rest, level] = [count, 0]; rest; rest = Math.floor(rest / BASE), level++) {

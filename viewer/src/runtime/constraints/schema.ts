@@ -26,7 +26,7 @@ const KEYWORDS = {
 } as const;
 type Type = keyof typeof KEYWORDS;
 const TYPES = Object.keys(KEYWORDS) as Type[];
-/** Regular expressions of the supported formats. Each matches only a part of the texts that the format allows. */
+/** Regular expressions of the supported formats. Each matches only some of the texts that the format allows. */
 const FORMATS: Record<string, string> = {
   date: String.raw`[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])`,
   time: String.raw`([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z`,
@@ -48,7 +48,7 @@ const ANY: Record<string, string> = {
 /** A grammar as xgrammar reads it. */
 export interface Grammar {
   text: string;
-  /** True if a part of the grammar contains itself: the text that must come next may then have no end. */
+  /** True if a rule refers to itself, directly or indirectly: the text that must come next may then have no end. */
   recursive: boolean;
 }
 
@@ -132,7 +132,7 @@ class Converter {
     if (typeof value !== "string") throw this.refused(path, "$ref must be a string");
     const known = this.references.get(value);
     if (known) {
-      this.recursive ||= !this.rules.has(known); // the reference is inside the part that it names
+      this.recursive ||= !this.rules.has(known); // true: the reference is inside the schema that it names
       return known;
     }
     const target = this.resolved(value);
@@ -143,7 +143,7 @@ class Converter {
     return name;
   }
 
-  /** Returns the part of the schema that a reference such as `#/$defs/a` names; undefined: the part does not exist. */
+  /** Returns the part of the schema that a reference such as `#/$defs/a` names; undefined if the schema lacks it. */
   private resolved(reference: string): Json | undefined {
     if (!/^#(\/|$)/.test(reference)) return undefined;
     let found: Json | undefined = this.root;
@@ -163,7 +163,7 @@ class Converter {
     return fitting.map((value) => literal(dumped(value))).join(" | ");
   }
 
-  /** Returns the types that a schema allows; null: any type. */
+  /** Returns the types that a schema allows; null if it allows any type. */
   private types({ type }: Schema, path: string): Type[] | null {
     if (type === undefined) return null;
     const named = Array.isArray(type) ? (type as readonly Json[]) : [type];

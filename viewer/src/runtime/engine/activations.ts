@@ -33,7 +33,7 @@ export class Activations {
     if (!split || !server || placement.movable) return this.capture.run(ids, names);
     const ofHead = placement.headHere ? names.filter((name) => this.capture.ofHead.includes(name)) : [];
     const remoteNames = names.filter((name) => split.activations.has(name));
-    const last = must(split.stream[config.n_layer], "the stream after the page's blocks"); // sent to the server
+    const last = must(split.stream[config.n_layer], "the stream after the page's blocks"); // the server needs it
     const own = names.filter((name) => !remoteNames.includes(name) && !ofHead.includes(name));
     const found = await this.capture.run(ids, [...new Set([...own, last])]);
     const states = found.get(last)!;
@@ -62,7 +62,7 @@ export class Activations {
     return new Map(names.map((name) => [name, uploaded(device, options, name, matrix(name))]));
   }
 
-  /** Deletes the capturing program's textures. `lost`: the textures were lost with the graphics context. */
+  /** Deletes the capturing program's textures. `lost`: true if they were already lost with the graphics context. */
   close(lost: boolean): void {
     if (!lost) this.captured?.player.close();
     this.captured = null;

@@ -45,7 +45,7 @@ export class ActiveInterventions {
     this.applied.value = [...parts];
   }
 
-  /** Applies the active interventions to a rebuilt model. If that fails, removes them and throws PageError. */
+  /** Applies the active interventions to the rebuilt model. If that fails, removes them and throws PageError. */
   async applyAgain(): Promise<void> {
     const { parts } = this;
     try {
@@ -93,7 +93,7 @@ export class ActiveInterventions {
     return (to ?? from!).map((_, i) => (to?.[i] ?? 0) - (from?.[i] ?? 0));
   }
 
-  /** Returns an activation at a position of a text, or at the last token of a shorter text. */
+  /** Returns an activation at a position of a text, or at its last token if the text is shorter. */
   private async rowOf(name: string, text: string, position = Infinity): Promise<Float32Array> {
     const { model } = this;
     const ids = must(model.tokenizer, "a tokenizer").prompt(text);

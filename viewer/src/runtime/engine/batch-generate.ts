@@ -23,7 +23,7 @@ export class BatchGenerator {
 
   constructor(private readonly model: Model) {}
 
-  /** Number of texts in a batch; 0: the model in its current state supports no batches. */
+  /** Number of texts in a batch; 0 if the model in its current state supports no batches. */
   get texts(): number {
     const { recording, interventions, placement, manifest } = this.model;
     return recording.several && !interventions.active && !placement.server ? (manifest.tuning.texts ?? 0) : 0;

@@ -94,7 +94,7 @@ export class Capture {
     return { shape, data: new Float32Array(shape.reduce((a, b) => a * b, 1)) };
   }
 
-  /** Copies a chunk's matrix to the chunk's place in the values, without padding. */
+  /** Copies the values of a chunk, without padding, to the positions of the chunk in `to`. */
   private place(name: string, matrix: Float32Array, cols: number, chunk: Chunk, to: Values): void {
     const { kind, heads, width } = this.manifest.activations.get(name)!;
     const { data, shape } = to;

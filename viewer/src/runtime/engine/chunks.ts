@@ -1,4 +1,5 @@
-// Splits a prompt into chunks: consecutive tokens that one entry of the recorded program computes together.
+// Splits a prompt into chunks. A chunk holds consecutive tokens, which one entry of the recorded program (a named
+// sequence of passes) computes together.
 
 import type { Player } from "../gl/player";
 import type { Tuning } from "./manifest";
@@ -13,7 +14,7 @@ export interface Chunk {
 /** Returns the name of the entry that computes a chunk. */
 export const entryOf = ({ size }: Chunk): string => (size === 1 ? "decode" : `prefill_${size}`);
 
-/** Returns the sizes N of a program's entries `prefix_N`, greatest first. */
+/** Returns the numbers N for which `entries` has the name `prefix` followed by N, greatest first. */
 export function sizes(entries: Iterable<string>, prefix: string): number[] {
   const found: number[] = [];
   for (const name of entries) {
@@ -23,7 +24,7 @@ export function sizes(entries: Iterable<string>, prefix: string): number[] {
   return found.sort((a, b) => b - a);
 }
 
-/** Returns the cheapest chunks of `known` sizes for positions from..tokens-1. Only the last chunk is padded. */
+/** Returns the cheapest chunks with sizes from `known` for positions from..tokens-1. Only the last chunk is padded. */
 export function plan(
   tokens: number,
   context: number,

@@ -1,9 +1,10 @@
-// Orders the compilation of a model's shaders, which takes most of the time to the first token. Loading compiles the
-// shaders of `decode`, an entry that can compute any token. The other shaders follow in the order of their first use.
+// Orders the compilation of a model's shaders, which takes most of the time to the first token. In most cases, loading
+// compiles only the shaders of `decode`, an entry (a named sequence of passes) that can compute any token. The other
+// shaders follow in the order of their first use.
 
 import type { Model } from "./model";
 
-/** A prompt with more tokens or operations than this waits for the shaders that compute several tokens at once. */
+/** A prompt that exceeds one of these limits waits for the shaders that compute several tokens at once. */
 const MAX = { software: { tokens: 64, flops: 16e9 }, gpu: { tokens: 256, flops: 64e9 } };
 
 /** The entries that sample on the device, the most frequent first. */
@@ -26,13 +27,16 @@ export class Compilation {
     return [...this.sampling, ...ascending.map((size) => `prefill_${size}`)];
   }
 
-  /** Sizes (numbers of tokens) of the chunks whose shaders loading compiles, greatest first. */
+  /** Sizes (numbers of tokens) of the chunks whose shaders are compiled while the model loads, greatest first. */
   get firstSizes(): number[] {
     const { recorded } = this.model;
     return this.gradual ? [1] : this.model.split ? recorded.slice(-2) : recorded;
   }
 
-  /** Waits for the shaders of chunks if `tokens` exceeds `MAX`. Nothing else may use the model until this resolves. */
+  /**
+   * Waits for the shaders that compute chunks of several tokens if a prompt of `tokens` tokens exceeds `MAX`. Nothing
+   * else may use the model until this resolves.
+   */
   async forTokens(tokens: number): Promise<void> {
     const { model } = this;
     const { cache, programs, recorded } = model;
@@ -51,7 +55,7 @@ export class Compilation {
     return this.model.placement.serverSamples ? [] : SAMPLING;
   }
 
-  /** False if loading compiles all shaders. */
+  /** False if all shaders are compiled while the model loads. */
   private get gradual(): boolean {
     const { weights, split, complete } = this.model;
     return !split && !complete && (weights === null || weights.gradual === true);

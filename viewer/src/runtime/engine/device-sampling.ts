@@ -28,7 +28,7 @@ export class DeviceSampling {
     this.masked = new MaskedSampling(model);
   }
 
-  /** Returns the program's entry that chooses a token or lists likely tokens; null if `decode` has chosen already. */
+  /** Returns the entry that chooses a token or lists likely tokens; null if the token chosen by `decode` is enough. */
   private entry(sampler: Sampler, top: number): string | null {
     return sampler.entry ?? (top && top <= MAX_ALTERNATIVES ? "sample" : null);
   }
@@ -39,13 +39,13 @@ export class DeviceSampling {
     if (entry && !sampler.adjusts) await this.model.player.prepare(entry);
   }
 
-  /** True if the page chooses: if `sampler` changes the logits, or as long as the device's shaders are not ready. */
+  /** True if the page chooses the token: `sampler` changes the logits, or the device's shaders are not compiled yet. */
   inPage(sampler: Sampler, top = 0): boolean {
     const entry = this.entry(sampler, top);
     return sampler.adjusts || (entry !== null && !this.model.player.isPrepared(entry));
   }
 
-  /** Returns the token that the device chooses from its logits, with `top` alternatives; null if it cannot decide. */
+  /** Returns the token that the device chooses, with `top` alternatives; null if the device cannot decide. */
   async choose(sampler: Sampler, step: number, top = 0): Promise<Token | null> {
     const { player } = this.model;
     const entry = this.entry(sampler, top);
@@ -96,7 +96,7 @@ export class DeviceSampling {
     return this.taken(logits, sampler.draw(sampler.adjusted(logits, text, allowed), step, allowed), top);
   }
 
-  /** Samples in the page the token that the device would choose, and begins to compile the device's shaders for it. */
+  /** Samples in the page the token that the device would choose, and starts compiling the device's sampling shaders. */
   async early(sampler: Sampler, step: number, top = 0): Promise<Token> {
     const logits = await this.logits();
     const { device } = this.model;
@@ -104,7 +104,7 @@ export class DeviceSampling {
     return this.taken(logits, sampler.drawAsDevice(logits, step), top);
   }
 
-  /** Writes the page's choice to the state that the device reads. Returns the token, with `top` alternatives. */
+  /** Writes the token that the page chose to the texture that the device reads. Returns it with `top` alternatives. */
   private taken(logits: Float32Array, draw: Draw, top: number): Token {
     this.model.cache.write(draw.id);
     return { id: draw.id, ...(top ? alternatives(logits, top, draw.id, draw) : {}) };

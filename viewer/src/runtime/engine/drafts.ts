@@ -1,4 +1,4 @@
-// Guesses from the text itself how it continues, for speculative decoding (prompt lookup).
+// Guesses how a text continues by searching the text itself, for speculative decoding (prompt lookup).
 
 const LONGEST = 6; // maximum tokens of a text's ending that is searched for earlier in the text
 const SHORTEST = 2;

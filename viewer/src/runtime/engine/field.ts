@@ -6,7 +6,9 @@ import { FORMATS, storedRows } from "./formats";
 import { unpack } from "./layout";
 import type { Pass, TextureSpec, View } from "../gl/program";
 
-const MAX_READ_BYTES = 4 << 20; // maximum bytes of one read; of larger textures, only some rows of each tile are read
+// Maximum bytes of one read. Of a larger matrix, only some rows of each tile are read. A tile is the part of a matrix
+// that one layer of the texture holds.
+const MAX_READ_BYTES = 4 << 20;
 const BINS = 48;
 const SAMPLE = 20_000; // number of values from which quantiles are computed
 const MASKED = -1e29; // values up to this one are masked scores
@@ -32,8 +34,8 @@ export interface Field {
 
 /**
  * Returns a view of a texture in its memory layout: layers one below the other, a texel's values side by side. `dtype`
- * is the format of the matrix that the texture holds. Without `dtype`, the view has the first format whose texels are
- * like the texture's. The view begins at column `firstColumn` of each layer, and ends before column `end`.
+ * is the format of the matrix that the texture holds. Without `dtype`, the view has the first format that is stored in
+ * textures of this kind. The view begins at column `firstColumn` of each layer, and ends before column `end`.
  */
 export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn = 0, end = spec.width): View {
   const read = spec.format === "half" ? "float" : spec.format; // float16 is read as 32-bit floats
@@ -53,7 +55,8 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn
 
 /**
  * Returns a view of a texture in its memory layout, limited to the columns that `pass` draws: the other columns hold
- * values of other passes. `length` is the number of positions of the text, which limits columns of keys.
+ * values of other passes. If `pass` draws one column per key, the view has only the columns of the text's `length`
+ * positions.
  */
 export function writtenBy(player: Player, texture: string, pass?: Pass, length = Infinity) {
   const firstColumn = pass?.first_column ?? 0;
@@ -76,7 +79,7 @@ export async function readField(
   const spec = player.spec(view.texture);
   const tile = Math.ceil(view.rows / view.tiles[0]);
   const format = FORMATS[view.dtype];
-  const whole = format.group || 1; // rows that are read together
+  const whole = format.group || 1; // number of rows that share scales and must be read together
   const room = Math.max(1, Math.floor(MAX_READ_BYTES / (spec.width * spec.layers * 16 * whole))) * whole;
   const height = Math.min(tile, room);
   const from = height < tile ? Math.floor(Math.min(first, tile - height) / whole) * whole : 0;
@@ -84,7 +87,7 @@ export async function readField(
   const [stored, begin, count] = [storedRows(format, tile), storedRows(format, from), storedRows(format, height)];
   const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * stored + begin, count));
   const texels = interleaved(await Promise.all(bands), spec.layers);
-  const end = firstColumn + Math.ceil(view.cols / (4 * format.columnTiles)); // beyond the texture if there are tiles
+  const end = firstColumn + Math.ceil(view.cols / (4 * format.columnTiles)); // exceeds the width if columns span layers
   const part = !view.panel && (firstColumn > 0 || end < spec.width); // panels are read whole
   const values = unpack(window, part ? between(texels, spec.width, firstColumn, end) : texels);
   const shown = height < tile ? window.rows : rows;

@@ -1,6 +1,6 @@
 // Checks the tokens that a constraint forces, such as the keys of an object, several at once. This needs the batch
-// program, which computes several rows at once. The program and its caches are created in the background when a text
-// first has such tokens.
+// program, which computes several tokens at once. The program and its caches are created in the background when a text
+// first has forced tokens.
 
 import type { Allowed, Matcher } from "../constraints/grammars";
 import { ContextLost } from "../gl/device";
@@ -49,7 +49,7 @@ export class ForcedTokens {
     model.batch.speculation().then(
       (speculation) => (this.speculation = speculation),
       (error: unknown) => {
-        // no failure if the program was only closed while it opened; but a lost context may mean a lack of memory
+        // closing the program while it opens is not a failure; a lost context is, because it may mean too little memory
         if (error instanceof ContextLost && generation === model.device.generation && !model.device.lost) return;
         unable.add(model);
         console.warn("tokens that a constraint forces are checked one by one:", error);

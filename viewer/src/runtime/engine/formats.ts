@@ -17,7 +17,7 @@ export interface Format {
    */
   group: number;
   scaleRows: number;
-  /** True if each scale has a minimum, which is added to the products of levels and scales. */
+  /** True if each scale has a minimum, which is added to the products of levels (the stored integers) and scales. */
   minimum: boolean;
   /** True if scales and minima are f32, four per texel; false if they are f16, eight per texel. */
   wide: boolean;
@@ -46,7 +46,10 @@ const FLOATS: readonly Format[] = [
   },
 ];
 
-/** Returns two formats: the levels with scales (and possibly minima) above each group of rows, and the levels alone. */
+/**
+ * Returns two formats of a quantised coding: the levels with scales (and possibly minima) above each group of rows, and
+ * the levels alone. Returns no formats for f32 and f16.
+ */
 function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
   if (!("memory" in coding)) return [];
   const { bits, ...facts } = coding;
@@ -93,7 +96,7 @@ export function formatsOf(...programs: readonly Pick<Program, "views">[]): Forma
   return [...names].map((name) => FORMATS[name]);
 }
 
-/** Returns a function that reads scales or minima by index. Texels hold them in sets of four, one per column. */
+/** Returns a function that reads scales or minima by index. Texels hold them in sets of four, one for each column. */
 export function scaleReader({ wide }: Format, texels: Texels): (place: number) => number {
   if (wide) {
     const floats = new Float32Array(texels.buffer, texels.byteOffset, texels.length);

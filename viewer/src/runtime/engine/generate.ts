@@ -22,13 +22,13 @@ export interface Run {
   eos?: boolean;
   /**
    * Guess tokens and check several at once; the text stays the same. With a constraint, the guesses are the tokens that
-   * the constraint forces. Without a constraint, they are the tokens that followed the same tokens earlier in the text.
-   * Default: true with a constraint on a GPU, else false.
+   * the constraint forces. Without a constraint, they are the tokens that followed an earlier occurrence of the text's
+   * last tokens. Default: true with a constraint on a GPU, else false.
    */
   speculate?: boolean;
   /** Called at the end with the statistics of guesses, if guesses could be checked. */
   onGuesses?: (stats: SpeculationStats) => void;
-  /** Follows the text if it must match a constraint. */
+  /** For a text that must match a constraint: finds the tokens that may come next. */
   matcher?: Matcher;
   signal?: AbortSignal;
 }
@@ -40,7 +40,7 @@ export interface Stretch {
   count: number;
   run: Run;
   sampler: Sampler;
-  /** Number of tokens sampled with this seed before. */
+  /** Number of tokens sampled with this seed before this stretch. */
   drawn: number;
 }
 
@@ -108,8 +108,8 @@ export class TextGenerator {
   }
 
   /**
-   * Continues `ids` and yields each token once it is known. The text, including tokens generated earlier, may be
-   * longer than the model's context (`windowStart`). Resumes if the graphics context is lost and restored.
+   * Continues `ids` and yields each token as soon as it is known. The text, including tokens generated earlier, may be
+   * longer than the model's context (see `windowStart`). Resumes if the graphics context is lost and restored.
    */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     const { model } = this;
@@ -141,7 +141,7 @@ export class TextGenerator {
           if (placement.here !== here) break;
         }
       } catch (error) {
-        // the split point moved while the server was offline
+        // the split point moved while the server was offline: continue with the blocks that now run in this page
         if (placement.here !== here && !run.signal?.aborted && !model.device.lost) continue;
         if (!(error instanceof ContextLost) && !model.device.lost) throw error;
         await model.recover(run.signal);
@@ -202,7 +202,7 @@ export class TextGenerator {
     return (await chosen) ?? sampling.fromRow(text, sampler, step, run.alternatives, allowed);
   }
 
-  /** Generates tokens that the device samples. Issues several at once and reads a few texels of each. */
+  /** Generates tokens that the device samples. Issues several at once and reads only a few texels per token. */
   private async *local(stretch: Stretch): AsyncGenerator<Token> {
     const { text, count, run, sampler, drawn } = stretch;
     const { cache, sampling, placement, batch } = this.model;
@@ -237,7 +237,7 @@ export class TextGenerator {
         let { token, more } = await inFlight.next();
         if (taken) cache.ids.push(text.at(-1)!);
         if (!token) {
-          await inFlight.drop(); // the issued tokens follow another token
+          await inFlight.drop(); // the tokens issued after this one were not computed from the token chosen below
           more = 0;
           if (taken > 0 && !inPage) cache.again(text); // the device no longer holds these logits
           token =

@@ -8,8 +8,8 @@ import type { Activation, Manifest } from "./manifest";
 import { Names } from "./names";
 
 /**
- * Steering: adds to a block's output a direction, multiplied by `factor`. The direction is the difference of the
- * block's outputs at the last tokens of two texts.
+ * Steering adds a direction, multiplied by `Intervention.factor`, to a block's output. The direction is the difference
+ * of the block's outputs at the last tokens of two texts.
  */
 export interface Steering {
   towards: string;
@@ -17,7 +17,7 @@ export interface Steering {
 }
 
 /**
- * Patching: replaces a part's output at token `position` with the part's output at this position of `text`, or at the
+ * Patching replaces a part's output at token `position` with the part's output at this position of `text`, or at the
  * last token of a shorter `text`.
  */
 export interface Patch {

@@ -1,5 +1,5 @@
-// Chooses the recording (a variant of the model's program) that a model plays and how its shaders fetch texels, and
-// measures both for the next visit.
+// Chooses which recording (a variant of the model's program) a model plays and how its shaders fetch texels. Also
+// measures which choice is fastest, for the next visit.
 
 import { signal } from "@preact/signals-core";
 import { Queue } from "../gl/wait";
@@ -30,7 +30,8 @@ export class Kernels {
 
   /**
    * Measures which recording and fetch are fastest on this device, unless they were measured before. The next visit
-   * uses these two; `keep` caches the files of the recording. Resolves to false if `going` stopped the measurement.
+   * uses these two; `keep` caches the files of the recording. The measurement stops when `going` returns false, and
+   * then resolves to false.
    */
   measure(
     load: (file: string) => Promise<Program>,

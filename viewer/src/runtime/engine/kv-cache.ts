@@ -4,7 +4,7 @@ import { must } from "../gl/errors";
 import { entryOf, plan, sizes, writeIds, writeToken, type Chunk } from "./chunks";
 import type { Model } from "./model";
 
-/** The states (textures that keep values) for choosing tokens. The other states hold caches, one row per token. */
+/** States (textures whose values persist) with which tokens are chosen. Other states hold caches, one row per token. */
 export const LOGIT_STATES = ["logits", "token"];
 
 /** Inspects a token's textures while its passes are played. */
@@ -17,7 +17,7 @@ export interface Watcher {
   look(pass: number): void;
   /** Called when all passes have been issued, to show the results. */
   done(): void;
-  /** Called when a text begins: the time since the previous token is then not the time of a token. */
+  /** Called when a text begins: the time since the previous token must not be counted as the time of a token. */
   rest(): void;
 }
 
@@ -195,7 +195,7 @@ export class KvCache {
       player.set("pos", ids.length - 1);
     }
     if (entry.startsWith("sample")) {
-      player.play("decode"); // the logits, and the best token
+      player.play("decode"); // computes the logits and the best token
       sampling.setScalars(sampling.last, ids.length);
     }
   }

@@ -6,12 +6,15 @@ import type { View } from "../gl/program";
 import { FORMATS, scaleReader, storedRows } from "./formats";
 
 export interface Shape {
-  /** Rows of a tile (`height`), and texels of such a row (`width`). */
+  /** `height`: rows of a tile (a part of the matrix). `width`: texels of such a row. */
   height: number;
   width: number;
   /** Rows of texels of a tile, including the rows of its scales. */
   stored: number;
-  /** Number of groups of column tiles that share texels, and number of panels per group (1: no panels). */
+  /**
+   * `groups`: number of groups of column tiles that share texels. `panels`: number of panels per group (1: no panels).
+   * Panels are vertical strips of a tile; a layer stores `View.stack` of them one below the other.
+   */
   groups: number;
   panels: number;
   /** Number of layers that hold one row of tiles. */
@@ -28,8 +31,8 @@ export function shape({ rows, cols, tiles, dtype, panel, stack }: View): Shape {
 }
 
 /**
- * Yields the blocks of `view`'s texture to which rows of texels belong. The rows are y..y+rows-1 of `layer` in the
- * layout without panels.
+ * Yields the blocks (rectangles) of `view`'s texture that hold certain rows of texels. In the layout without panels,
+ * these are the rows y..y+rows-1 of `layer`.
  */
 export function* blocks(view: View, layer: number, y: number, rows: number): Generator<Block> {
   const { stored, width, groups, panels, across } = shape(view);
@@ -46,7 +49,7 @@ export function* blocks(view: View, layer: number, y: number, rows: number): Gen
   }
 }
 
-/** Packs one row of numbers into the texels of each layer of `view`, which holds one row in f32. */
+/** Packs numbers into the texels of each layer of `view`. The view must have a single row and the format f32. */
 export function packRow(view: View, row: Float32Array): Float32Array[] {
   const { width, groups } = shape(view);
   return Array.from({ length: groups }, (_, i) => {
@@ -81,7 +84,7 @@ export function unpack(view: View, texels: Texels): Float32Array {
   const { height, width, stored, panels, across } = shape(view);
   const format = FORMATS[view.dtype];
   const { columnTiles, group, scaleRows, minimum } = format;
-  const perTexel = format.wide ? 1 : 2; // sets of scales or minima for four columns
+  const perTexel = format.wide ? 1 : 2; // number of sets in a texel; a set is the scales or minima of four columns
   const value = format.reader(texels);
   const scaleAt = scaleReader(format, texels);
   const line = view.panel || width;

@@ -68,7 +68,7 @@ export class Loader {
 
   /**
    * Reads the manifest. Throws Replaced if the manifest belongs to another export than `id` ("" accepts any export).
-   * If `ending` aborts, this call rejects with the reason of the abort; a later abort closes the loader.
+   * If `ending` aborts during this call, the call rejects with the abort's reason; a later abort closes the loader.
    */
   static async open(source: Source, id = "", ending = new AbortController()): Promise<Loader> {
     const { signal } = ending;
@@ -81,7 +81,7 @@ export class Loader {
     let text = await read(false);
     let found = parseJson(text, "manifest.json");
     if (!fits(found)) {
-      text = await read(true); // a cache on the way may have stored an earlier manifest
+      text = await read(true); // an HTTP cache may have stored an earlier manifest
       found = parseJson(text, "manifest.json");
       if (!fits(found)) throw new Replaced();
     }
@@ -91,7 +91,7 @@ export class Loader {
 
   /**
    * Returns a loader for a model that a visitor opened: the folder of `source` has its programs, but not its weights.
-   * `read` returns the content of a packed file from the file's JSON document.
+   * `read` converts the JSON document in a packed file to the content that `packed` returns.
    */
   static of(manifest: Manifest, source: Source, read: (document: unknown) => unknown): Loader {
     return new Loader(manifest, source, null, new Uint8Array(), new AbortController(), read);
@@ -196,7 +196,7 @@ export class Loader {
       try {
         const data = await this.source.bytes(name, expected.bytes, counted, attempt > 1, signal);
         if (await matches(data, expected)) {
-          await this.cache?.put(key, new Response(data)).catch(() => {}); // a full disk: fetched again next time
+          await this.cache?.put(key, new Response(data)).catch(() => {}); // if the disk is full, the file is not cached
           return data;
         }
         problem =

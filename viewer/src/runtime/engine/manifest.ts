@@ -29,8 +29,9 @@ export type { BundledText } from "../generated/training";
 
 /**
  * The layout of a named activation in its matrix. `rows`: one row per token. `heads`: one row per token, with padded
- * heads. `cache`: one row per position, with padded heads. `scores`, `pattern`: row number token * heads + head, one
- * column per key. `width`: columns of a row; for `heads` and `cache`, the columns of one head without padding.
+ * heads. `cache`: one row per position, with padded heads. `scores`, `pattern`: one row per token and head, with index
+ * token * heads + head, and one column per key. `width`: columns of a row; for `heads` and `cache`, the columns of one
+ * head without padding.
  */
 export type Activation = Omit<ListedActivation, "name">;
 
@@ -45,7 +46,7 @@ export interface Manifest extends Omit<ManifestDocument, "activations" | "split"
   split?: (SplitSettings & { activations: Activations }) | null;
 }
 
-/** The form in a file: activations are a list, because the order of an object's keys is not reliable. */
+/** T as a file stores it: activations are a list, because the order of an object's keys is not reliable. */
 export type Listed<T extends { activations: Activations }> = Omit<T, "activations"> & {
   activations: readonly ListedActivation[];
 };

@@ -14,7 +14,7 @@ export class MaskedSampling {
 
   constructor(private readonly model: Model) {}
 
-  /** True if the device can choose. A page that was exported without the program chooses from the row of logits. */
+  /** True if the device can choose. Otherwise, as in a page exported without the program, the page reads the logits. */
   get ready(): boolean {
     return this.player !== null && this.main === this.model.player;
   }

@@ -2,7 +2,7 @@
 
 import { Heap } from "./heap";
 
-const PLACES = 2 ** 32; // more than any word has parts; PLACES times a rank is still an exact integer
+const PLACES = 2 ** 32; // exceeds the number of parts of any word; PLACES times a rank is still an exact integer
 
 /**
  * Merges neighbouring parts of a word until no pair has a rank. The pair with the lowest rank is merged first; of pairs
@@ -28,7 +28,7 @@ export function merge(
     const at = top % PLACES;
     const right = next[at]!;
     const known = (top - at) / PLACES;
-    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue; // outdated
+    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue; // stale
     const after = next[right]!;
     parts[at] = merged(known);
     parts[right] = -1;

@@ -57,7 +57,7 @@ export interface Played {
 export interface Weights {
   /** True if the model creates its own textures for the parameters. */
   readonly own: boolean;
-  /** True if loading compiles only the shaders of the first token, as for the page's model. */
+  /** True if only the shaders of the first token are compiled while the model loads, as for the page's model. */
   readonly gradual?: boolean;
   /** Returns the shared textures by name; empty if the model creates its own textures and calls `fill`. */
   shared(): ReadonlyMap<string, WebGLTexture>;
@@ -153,9 +153,9 @@ export class Model {
   }
 
   /**
-   * Loads the page's model, or a model that a visitor opened. Weights of less than `LARGE` bytes are fetched after
-   * `others` has settled. If loading fails, the caller must close the loader and release the device, which ends all
-   * unfinished work.
+   * Loads the page's model, or a model that a visitor opened. Starts to fetch weights of less than `LARGE` bytes as
+   * soon as `others` has settled; larger weights are fetched when the textures exist. If loading fails, the caller must
+   * close the loader and release the device, which ends all unfinished work.
    */
   static async load(
     device: Device,
@@ -234,7 +234,7 @@ export class Model {
 
   /**
    * Measures which recording and fetch are fastest on this device (`Kernels.measure`). The next visit uses them. The
-   * files of this recording, and the files that `later` returns, are cached for that visit.
+   * files of the fastest recording, and the files that `later` returns, are cached for that visit.
    */
   measure(later: (recording: Recording) => Promise<string[]>, going?: () => boolean): Promise<boolean> {
     const keep = async (recording: Recording) =>
@@ -297,10 +297,10 @@ export class Model {
     }
     const uploaded = this.uploadAll(start);
     const ready = compiled.catch(async (error: unknown) => {
-      if (error instanceof ContextLost) await uploaded; // which ends, so that two builds never fetch at the same time
+      if (error instanceof ContextLost) await uploaded; // the upload ends too: two builds must never fetch at once
       throw error;
     });
-    await Promise.all([uploaded, ready]); // a shader that does not compile fails at once
+    await Promise.all([uploaded, ready]); // rejects at once if a shader does not compile
     this.times.compileMs = performance.now() - start;
     device.still(generation);
     this.player.play("prepare");
@@ -333,7 +333,7 @@ export class Model {
     return this.cache.known.length === this.recorded.length;
   }
 
-  /** Compiles the shaders that loading skips, while texts may be generated. Call `useAll` afterwards to use them. */
+  /** Compiles the shaders that were skipped at loading, while texts may be generated. `useAll` puts them to use. */
   async compileLater(): Promise<void> {
     for (const entry of this.compilation.later) if (!this.stale) await this.whole?.player.prepare(entry);
   }
@@ -365,7 +365,7 @@ export class Model {
     return this.seen;
   }
 
-  /** Uses a training's current parameters. Clears the caches if the parameters changed. Call this before each use. */
+  /** Uses a training's current parameters, and clears the caches if they changed. Call this before using the model. */
   follow(): void {
     const version = this.weights?.version() ?? "";
     if (!this.weights || version === this.seen) return;

@@ -3,7 +3,7 @@
 
 import type { Activation, Family, Manifest, Stage } from "./manifest";
 
-/** A parsed name: its block (-1: none), its prefix up to and including the block's number, and the rest. */
+/** A parsed name: its block (-1: none), the template of its prefix, such as `h.{}.` ("": no block), and the rest. */
 export interface Place {
   block: number;
   prefix: string;
@@ -72,7 +72,7 @@ export class Names {
     return [this.inBlock(block, "").replace(/\.$/, ""), ...this.added(block).map(({ part }) => part)];
   }
 
-  /** Returns the name of the part of a block that consists of heads, or the name of one of the heads. */
+  /** Returns the name of a block's attention, such as `h.3.attn`, or of one of its heads, such as `h.3.attn.5`. */
   attention(block: number, head: number | null = null): string {
     const heads = (part: string) =>
       [...this.activations].some(([name, { kind }]) => kind === "heads" && name.startsWith(`${part}.`));
@@ -99,7 +99,7 @@ export class Names {
   }
 
   /**
-   * Returns what the parts of a block add to the residual stream, in order: the part, and the activation that it adds.
+   * Returns the parts of a block that add to the residual stream, in order, each with the activation that it adds.
    */
   added(block: number): { part: string; out: string }[] {
     return this.family.adds.map(({ part, out }) => ({

@@ -201,7 +201,7 @@ function words(
   };
 }
 
-/** Returns the parts of a tokenizer.json that the page reads. Of several post-processors, keeps the template. */
+/** Returns a tokenizer.json as the page reads it: of several post-processors, only the template remains. */
 function documentOf(found: Record<string, unknown>): TokenizerDocument {
   const processor = found["post_processor"] as { processors?: { type?: unknown }[] } | null | undefined;
   const steps = Array.isArray(processor?.processors) ? processor.processors : [processor as { type?: unknown } | null];

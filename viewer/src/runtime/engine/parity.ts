@@ -19,7 +19,7 @@ export interface Parity {
   greedyEqual: boolean;
   /** True if, at the first difference, the page's greedy token is as likely as the desktop's, within the tolerance. */
   tie: boolean;
-  /** The first activation beyond its tolerance, with the page's and the desktop's number at its worst value. */
+  /** The first activation beyond its tolerance, with the page's and the desktop's value where they differ most. */
   firstApart: { name: string; error: number; here: number; desktop: number } | null;
   /** The greatest excess (`Measured.excess`) among the activations before `firstApart`. */
   greatest: number;

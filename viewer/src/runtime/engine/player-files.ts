@@ -111,7 +111,7 @@ function missesGguf(
   return missed;
 }
 
-/** Returns the element of an array with equal elements; returns other values unchanged. The desktop does the same. */
+/** Returns the element of an array whose elements are all equal; returns other values unchanged, like the desktop. */
 function common(value: Value): unknown {
   if (typeof value !== "object") return value;
   const [first] = Array.from(value as ArrayLike<unknown>);

@@ -1,9 +1,9 @@
-// Requests files before they are needed, because a device that is busy, for example compiling shaders, would request
-// them late.
+// Requests files before they are needed, because a page that is busy, for example compiling shaders, would request them
+// late.
 
 import { must } from "../gl/errors";
 
-/** Fetches files in order, one at a time. Up to `maxBytes` of files wait for `next`, or one file of any size. */
+/** Fetches files in order, one at a time. Up to `maxBytes` of files, or a single larger file, wait for `next`. */
 export class Prefetcher<Data> {
   private readonly waiting: Promise<Data>[] = [];
   private bytes = 0; // bytes of the files in `waiting`

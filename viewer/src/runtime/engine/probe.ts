@@ -20,8 +20,9 @@ const VERSION = 10; // version of the stored measurements
 type Fetch = Options["fetch"];
 
 /**
- * Milliseconds of the probes, each of which is a program with one product. The keys are "kernel fetch",
- * "kernel-contiguous fetch" and "rows fetch". A single option is not probed.
+ * Milliseconds of the probes, each of which is a program with one matrix product. The keys are "kernel fetch",
+ * "kernel-contiguous fetch" and "rows fetch", with the names of a kernel, a layout of one-row products (`rows`) and a
+ * fetch. Nothing is measured where there is only one option.
  */
 export type Measured = Readonly<Record<string, number>>;
 
@@ -42,9 +43,9 @@ export interface Choices {
 }
 
 /**
- * Returns the recordings that a device with this many draw buffers can play. If the device `blends` and a layout has
- * recordings with blending, the layout's recordings without blending are left out: with blending, a token takes fewer
- * passes, whichever kernel reads prompts. The same applies to `pairs`, with which a token takes less time.
+ * Returns the recordings that a device with this many draw buffers can play. If the device `blends` and a layout
+ * (`rows`) has recordings with blending, the layout's recordings without blending are left out: with blending, a token
+ * takes fewer passes, whichever kernel reads prompts. The same applies to `pairs`, with which a token takes less time.
  */
 export function playable(
   recordings: readonly Recording[],
@@ -73,7 +74,8 @@ export function choose(choices: Choices): Chosen {
 
 /**
  * Measures the probes that are not stored, and stores the results after `keep` has cached the files for the next visit.
- * Resolves to null if `going` returned false: the measurement and other work on the device disturb each other.
+ * Stops and resolves to null if `going` returns false, as it must when the device has other work: that work and the
+ * measurement disturb each other.
  */
 export async function measure(
   choices: Choices,
@@ -106,8 +108,8 @@ export async function measure(
 export const canRemember = () => browserStorage.works;
 
 /**
- * Returns the files of the probes to measure next, by name: those of one-row products, or after these are measured,
- * those of the kernels for the chosen layout. Empty: no probe is needed.
+ * Returns the files of the probes to measure next, by the probes' names: first those of one-row products; when these
+ * are measured, those of the kernels for the chosen layout. Returns an empty map if no probe is needed.
  */
 function missing(
   recordings: readonly Recording[],
@@ -184,7 +186,7 @@ export function pick(
 
 /**
  * Returns the measured milliseconds of this recording's product. If the product was not measured, returns the
- * milliseconds of the fastest product; 0: none was measured.
+ * milliseconds of the fastest product, or 0 if no product was measured.
  */
 export function productMs(measured: Measured, recording: Recording, fetch: Fetch): number {
   const products = Object.entries(measured).filter(([name]) => !/^(strided|contiguous) /.test(name));
@@ -197,7 +199,10 @@ function remembered(key: string): Measured {
   return Object.fromEntries(kept.filter((entry): entry is [string, number] => typeof entry[1] === "number"));
 }
 
-/** Fills a probe's factors. A read of zeros would take longer: a lost context returns zeros too (see `Reader`). */
+/**
+ * Fills a probe's factors with numbers other than 0. Reading a result of zeros would take longer, because `Reader`
+ * would wait to learn if the context was lost.
+ */
 function fill(player: Player): void {
   for (const { name, role, width, height, layers } of Object.values(player.program.textures)) {
     if (role !== "state") continue;

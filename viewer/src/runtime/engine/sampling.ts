@@ -11,7 +11,7 @@ const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit divided or multip
 const MAX_BIAS = 3e38;
 const COLDEST = 1e-30; // lower temperatures are greedy
 const FARTHEST = 3e38; // value of the scalar `margin` that excludes no logit
-const REACHED = 1 - 2 ** -22; // factor of top-p and min-p: an exact equality then also holds in 32-bit floats
+const REACHED = 1 - 2 ** -22; // factor of top-p and min-p: a token exactly at the limit is also kept in 32-bit floats
 const ON_HOST = 0xd1ce; // separates the page's random numbers from those of the device
 const ON_DEVICE = 0x5eed; // `SITE` of the device's random numbers
 
@@ -244,7 +244,7 @@ export class Sampler {
       draw_step: step,
       inverse_temperature: this.greedy ? 1 : 1 / temperature,
       margin: minP ? Math.min(FARTHEST, (temperature * -Math.log(minP)) / REACHED) : FARTHEST,
-      nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two above what top-p can keep
+      nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two; top-p keeps no wider range
       top_k: this.greedy ? 1 : Math.min(topK ?? 0, allowed?.count ?? Infinity, 2 ** 31 - 1),
       top_p: p === 1 ? p : p * REACHED,
     };

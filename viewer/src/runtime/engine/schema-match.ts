@@ -39,7 +39,7 @@ const ofObject =
 /** Returns the number of Unicode characters of a text. */
 const length = (text: string) => Array.from(text).length;
 
-/** Keywords that do not depend on other keywords. Each function makes a check of the keyword's value in the schema. */
+/** Keywords that do not depend on other keywords. Each function turns the keyword's value in a schema into a check. */
 const KEYWORDS: Record<string, (wanted: never, compile: Compile) => Check> = {
   type: (wanted: string | readonly string[]) => anyOf([wanted].flat().map((name) => TYPES[name] ?? never)),
   const: (wanted: unknown) => (value) => value === wanted,
@@ -124,7 +124,7 @@ class Compiler {
     };
   };
 
-  /** Returns the check of a definition. The definition is compiled on first use: definitions may be recursive. */
+  /** Returns the check of a definition, which is compiled on first use, because definitions may be recursive. */
   private reference(name: string): Check {
     return (value) => {
       let check = this.referred.get(name);

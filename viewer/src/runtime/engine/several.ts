@@ -14,7 +14,7 @@ export class Several {
   private readonly adopted: number[];
   private prompt = 0;
 
-  /** `player` shares weights and states with the other player: the model's player, whose caches hold the prompt. */
+  /** `player` shares weights and states with "the other player": the model's player, whose caches hold the prompt. */
   constructor(
     readonly player: Player,
     private readonly context: number,
@@ -40,14 +40,14 @@ export class Several {
     return Math.min(rows, this.context - prompt) + 1;
   }
 
-  /** Copies the first `tokens` rows of the prompt, and uploads the table of the cache rows of each text. */
+  /** Copies the first `tokens` rows of the prompt, and uploads the table that lists the cache rows of each text. */
   begin(tokens: number): void {
     this.adopt(0, tokens);
     this.prompt = tokens;
     this.writeTable();
   }
 
-  /** Copies the rows from..to-1 from the other player's text. */
+  /** Copies the cache rows from..to-1 of the other player's text to the batch's caches. */
   adopt(from: number, to: number): void {
     for (let row = from; row < to;) {
       const size = this.adopted.find((n) => n <= to - row) ?? this.adopted.at(-1)!;
@@ -68,7 +68,7 @@ export class Several {
     this.player.play(entry);
   }
 
-  /** Computes rows of one text, from position `first` on. The earlier rows must have been adopted. */
+  /** Computes the rows of tokens of one text, from position `first` on. `adopt` must have copied the earlier rows. */
   check(first: number, tokens: readonly number[]): void {
     if (this.prompt !== ONE_TEXT) {
       this.prompt = ONE_TEXT;
@@ -106,7 +106,7 @@ export class Several {
     );
   }
 
-  /** Decodes tokens at these positions into adjacent rows. */
+  /** Decodes tokens at the positions `places` into adjacent cache rows, from `row` on. */
   private decode(tokens: readonly number[], places: readonly number[], row: number): void {
     const { player, size } = this;
     this.write(`token.${size}`, this.first(`token.${size}`, tokens));

@@ -21,8 +21,8 @@ export interface Source {
   ): Promise<Uint8Array<ArrayBuffer>>;
 }
 
-const FIRST = 1 << 20; // bytes of the buffer for a file of unknown length
-const TRIES = 3; // tries of a file whose connection breaks
+const FIRST = 1 << 20; // initial bytes of the buffer for a file of unknown length
+const TRIES = 3; // maximum tries to fetch a file if the connection breaks
 const WAIT_MS = 300; // ms before the second try
 
 /** Collects at most `max` bytes of a file that arrives in parts. `expected`: the number of bytes; 0: unknown. */

@@ -28,7 +28,7 @@ export class Guessing {
   private checked = 0; // mean ms of a checked step
   private gained = 0; // mean tokens of a checked step
   private pause = FIRST_PAUSE;
-  private left = 0; // tokens of the current pause
+  private left = 0; // remaining tokens of the current pause
 
   /** True during a pause, after guessing cost more time than it saved. */
   get paused(): boolean {
@@ -80,8 +80,8 @@ export class Speculation {
 
   /**
    * Returns the tokens that follow the stretch's text: the correct guesses and one more token. Without guesses, returns
-   * an empty list. `taken`: the number of the stretch's earlier tokens. The caches then hold the rows of all returned
-   * tokens but the last.
+   * an empty list. `taken`: the number of tokens that the stretch has generated before. Afterwards, the caches hold the
+   * rows of all returned tokens but the last.
    */
   async step({ text, count, run, sampler, drawn }: Stretch, taken: number): Promise<Token[]> {
     const { sampling, manifest } = this.model;
@@ -105,10 +105,10 @@ export class Speculation {
   }
 
   /**
-   * Returns the next tokens of a text whose logits are on the device: the forced tokens before the first that the model
-   * does not choose, and one more token. Returns an empty list if fewer than `FEWEST_FORCED` tokens are forced.
-   * `taken`: the number of the stretch's earlier tokens. The caches then hold the rows of all returned tokens but the
-   * last.
+   * Returns the next tokens of a text whose logits are on the device: the forced tokens that the model also chooses, up
+   * to the first difference, and one more token. Returns an empty list if fewer than `FEWEST_FORCED` tokens are forced.
+   * `taken`: the number of tokens that the stretch has generated before. Afterwards, the caches hold the rows of all
+   * returned tokens but the last.
    */
   async forced(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
     const { text, run, sampler, drawn } = stretch;

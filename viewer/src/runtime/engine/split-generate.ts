@@ -14,7 +14,7 @@ import { Forgotten, type Crossing, type Stepped } from "./split";
 
 /** Returns one token's share of the cost of a round trip for `tokens` tokens. */
 function shared(crossing: Crossing, tokens: number): Crossing {
-  if (tokens === 1) return crossing; // also for a prompt's chunk, which has many rows
+  if (tokens === 1) return crossing; // a prompt's chunk has many rows, but its answer has one token
   const share = (x: number) => x / tokens;
   const { blocks, sent, received, localMs, networkMs, remoteMs } = crossing;
   const ms = { localMs: share(localMs), networkMs: share(networkMs), remoteMs: share(remoteMs) };
@@ -91,7 +91,7 @@ export class SplitGenerator {
           `The server lost the text ${MAX_REPLAYS} times while reading it. Check the connection to the server.`,
         );
       }
-      // the caller continues in the page
+      // the caller catches this error and continues in the page
       if (!this.model.placement.server) throw new PageError("All blocks run in this page now.");
       await split.connect(signal);
       try {
@@ -134,7 +134,7 @@ export class SplitGenerator {
     return answers;
   }
 
-  /** Returns one chunk for a token and the guesses after it; null if the chunk exceeds the context on either side. */
+  /** Returns one chunk for a token and its guesses; null if the chunk exceeds the context in the page or the server. */
   private guessed(start: number, valid: number): Chunk | null {
     const { cache, manifest } = this.model;
     const size = Math.min(...cache.known.filter((s) => s >= valid));

@@ -25,11 +25,11 @@ export interface SplitSettings {
   server: string;
   wire: Wire;
   digest: string;
-  /** The blocks (and head) that the server runs; null: the page holds all blocks too, and `Split.aim` sets the part. */
+  /** The blocks (and head) that the server runs; null: the page has all blocks too, and `Split.aim` sets this part. */
   rest: string | null;
   /** The side that computes the logits if the split point is fixed. */
   head: "server" | "page";
-  /** Names of the residual stream: after the embedding, and after each block of both sides. */
+  /** Names of the residual stream's states: after the embedding, and after each block of the page and the server. */
   stream: string[];
 }
 
@@ -115,9 +115,9 @@ export class Split {
   guessed = 0;
   accepted = 0;
   private readonly latest: Crossing[] = [];
-  /** True while a server is needed: a lost connection is then made again at once. */
+  /** True while a server is needed. The page then reconnects at once if the connection is lost. */
   wanted: () => boolean = () => true;
-  /** The part that the server runs. */
+  /** The part of the model that the server runs, such as `6-11,head`. */
   part: string;
   private opening = ""; // the part that the latest `hello` requested
   private readonly socket: ReconnectingSocket;

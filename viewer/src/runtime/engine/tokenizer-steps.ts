@@ -43,7 +43,10 @@ export function normalizer(whole: Normalizer | null | undefined): (text: string)
   return (text) => functions.reduce((found, step) => step(found), text);
 }
 
-/** Returns the maximum number of characters that a step makes of one character; a regex may match an empty text. */
+/**
+ * Returns the maximum number of characters that a step makes of one character. A regex may match the empty text before
+ * a character: the character then remains.
+ */
 function growth(step: Step<Normalizer>): number {
   if (step.type !== "Replace") return 1;
   const most = Array.from(step.content).length;

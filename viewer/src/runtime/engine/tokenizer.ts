@@ -123,7 +123,7 @@ class AddedTokens {
     this.pattern = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
   }
 
-  /** Returns the ids of the added tokens in a text, and the pieces between them. `ordinary`: ignores special tokens. */
+  /** Returns the ids of the added tokens in a text and the pieces between them. Skips special tokens if `ordinary`. */
   split({ text, first }: Piece, ordinary: boolean): (number | Piece)[] {
     const found: (number | Piece)[] = [];
     let start = 0;
@@ -178,7 +178,7 @@ function decoding(data: TokenizerSchema): (token: string) => Uint8Array {
 
 const LETTER_BYTE = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
-/** Returns the page's form of a tokenizer.json with the special tokens by role (see gguf/tokenizer.ts). */
+/** Converts a tokenizer.json, with the special tokens by role (see gguf/tokenizer.ts), to the page's format. */
 export function tokenizerData({ document, roles }: Pick<TokenizerFiles, "document" | "roles">): TokenizerSchema {
   const { vocab } = document.model;
   const known = new Set(document.added_tokens.map(({ content }) => content));

@@ -3,9 +3,9 @@
 export interface Tolerance {
   /** Allowed error of a tensor, relative to the root mean square (RMS) of each token's values. */
   relative: number;
-  /** Allowed error of a single value, divided by the sum of the RMS and the value, as a multiple of `relative`. */
+  /** Allowed error of one value, relative to the sum of the RMS and the value's size, as a multiple of `relative`. */
   single: number;
-  /** A minimum of the RMS, which is added to the RMS in quadrature. */
+  /** A lower bound of the RMS: sqrt(RMS^2 + floor^2) is used instead of the RMS. */
   floor: number;
   /** Allowed mean KL divergence of logits, in nats. */
   kl: number;

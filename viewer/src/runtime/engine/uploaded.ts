@@ -1,4 +1,4 @@
-// Uploads a matrix that a server computed to a texture, so that it can be drawn like any other texture.
+// Uploads a server's result, a matrix, to a texture, so that it can be drawn like any other texture.
 
 import type { Device, Options } from "../gl/device";
 import { Player } from "../gl/player";

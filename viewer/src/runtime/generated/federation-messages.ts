@@ -34,7 +34,7 @@ export interface Progress {
 }
 
 /**
- * Announces a client's result of a round, which follows in frames of `bytes` bytes in total. `loss` is in nats per
+ * Announces a client's result of a round. The result follows in frames of `bytes` bytes in total. `loss` is in nats per
  * token.
  */
 export interface Update {

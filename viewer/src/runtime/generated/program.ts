@@ -15,16 +15,16 @@ export interface Entry {
 }
 
 /**
- * One draw of one triangle. `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are
- * pairs (texture, layer), in the order of the colour attachments. `viewport` is (width, height) in texels. It begins at
- * row 0, or at the row in the runtime scalar that `row` names. Columns of the viewport before `first_column` are not
- * drawn, and no pass reads them unless an earlier pass drew them: several passes may draw parts of the same outputs,
- * from left to right, and each begins at the column at which the previous one ended. With `keys`, a column holds four
- * keys of attention, and only the columns of the positions before `pos` + `keys` are drawn and read. The cost of the
- * pass is `flops` (multiplications and additions) and `nbytes` (bytes of weights read). With `slices`, this many
- * triangles are drawn, one after the other, and each adds its colours to the outputs. If `clear` is set, the outputs
- * are zero before the first triangle. The shader reads the number of the triangle from `slice_of_k`. A pass with
- * `slices` or `row` draws all columns of its viewport.
+ * One draw call, which draws one triangle unless there are `slices`. `inputs` are pairs (sampler, texture), in the
+ * order of the texture units. `outputs` are pairs (texture, layer), in the order of the colour attachments. `viewport`
+ * is (width, height) in texels. It begins at row 0, or at the row in the runtime scalar that `row` names. Columns of
+ * the viewport before `first_column` are not drawn. Several passes may draw parts of the same outputs, from left to
+ * right; each begins at the column at which the previous one ended, and no pass reads columns that are not drawn yet.
+ * With `keys`, a column holds four keys of attention, and only the columns of the positions before `pos` + `keys` are
+ * drawn and read. The cost of the pass is `flops` (multiplications and additions) and `nbytes` (bytes of weights read).
+ * With `slices`, this many triangles are drawn, one after the other, and each adds its colours to the outputs. If
+ * `clear` is set, the outputs are zero before the first triangle. The shader reads the number of the triangle from
+ * `slice_of_k`. A pass with `slices` or `row` draws all columns of its viewport.
  */
 export interface Pass {
   label: string;

@@ -16,7 +16,7 @@ export interface RecordedAttention {
   data: string;
 }
 
-/** Pictures of the machine (the page's picture of the whole model) for several tokens. */
+/** Pictures of the machine, the page's drawing of the whole model, for several tokens. */
 export interface RecordedMachine {
   /** width and height of a cell in texels */
   cell: readonly [number, number];

@@ -1,8 +1,8 @@
 // The messages of split servers, as in glgpt/wire/messages.py. Written by scripts/generate_schema.py.
 
 /**
- * Requests the token after the last row; the part with the head samples it as a `Sampler` with `seed` would. `draw` is
- * the number of earlier random draws. With `guesses`, the rows are a token and guesses of the tokens after it; the
+ * Requests the token after the last row. The server with the head samples it as a `Sampler` with `seed` would. `draw`
+ * is the number of earlier random draws. With `guesses`, the rows are a token and guesses of the tokens after it; the
  * answer has the correct guesses and the token after them. `alternatives` is the number of likeliest tokens to return
  * with each token. `logits` requests all logits of the last row.
  */
@@ -69,7 +69,7 @@ export interface Looked {
   ms?: number;
 }
 
-/** The answer to `open`: the session, its number of rows, its last step, and the part on the server. */
+/** The answer to `open`: the session, its number of rows, the number of its last step, and the server's blocks. */
 export interface Opened {
   op: "opened";
   session: string;

@@ -1,6 +1,6 @@
 // The types of viewer/schema/tokenizer.schema.json. Written by scripts/generate_schema.py.
 
-/** Represents each byte as a letter; a part that any stage may have. */
+/** Represents each byte as a letter; may be a normalizer, a pre-tokenizer, a post-processor or a decoder. */
 export interface ByteLevel {
   type: "ByteLevel";
   add_prefix_space?: boolean;
@@ -151,7 +151,7 @@ export interface Whitespace {
   type: "Whitespace" | "WhitespaceSplit";
 }
 
-/** The tokenizer.json of an exported page: a checked file with fields that a page computes for a visitor's file. */
+/** The tokenizer.json of an exported page: a checked file, to which the export adds the fields declared here. */
 export interface TokenizerSchema {
   model: Bpe;
   added_tokens: readonly AddedId[];

@@ -21,7 +21,7 @@ export interface TensorType {
   group: number;
   /** True if levels count from 0 and a minimum is added. */
   minimum: boolean;
-  /** Splits the block that starts at byte `from`. Its values start at index `at` of the row. null: plain numbers. */
+  /** Splits the block that starts at byte `from`. Its values start at index `at` of the row. null for plain numbers. */
   unpack: ((data: DataView, from: number, row: Row, at: number) => void) | null;
 }
 

@@ -1,6 +1,6 @@
-// Packs the tensors of a model's files as texels, one band (block of texels) after another, so that no second copy of a
-// tensor exists. Quantized blocks keep their levels, scales and minima. glgpt/program/layout.py packs the same texels
-// on the desktop.
+// Packs the tensors of a model's files as texels, one band (block of texels) after another, so that memory never holds
+// a whole packed tensor. Quantised blocks keep their levels, scales and minima. glgpt/program/layout.py packs the same
+// texels on the desktop.
 
 import { PageError } from "../gl/errors";
 import type { Block } from "../gl/player";
@@ -9,7 +9,7 @@ import { TYPE_NAMES, type Row } from "./block-types";
 
 const BAND = 4 << 20; // maximum bytes of texels that are packed at once
 
-/** A texture's format. */
+/** The storage format of a texture. */
 export interface Storage {
   name: string;
   columnTiles: number;
@@ -47,8 +47,8 @@ export interface Origin {
   /** True if the texture's rows are the file's columns. */
   transposed: boolean;
   /**
-   * Sizes of four axes that the file's rows (or a vector's columns) form. The checkpoint exchanges the two axes in the
-   * middle; null: the file has the order of the checkpoint.
+   * Sizes of four axes into which the file's rows (or a vector's columns) divide. In the checkpoint, the two middle
+   * axes are exchanged. null: the file has the order of the checkpoint.
    */
   exchanged: readonly [number, number, number, number] | null;
   /**
@@ -257,7 +257,7 @@ class Packer {
       const above = g * (group + scaleRows);
       for (let m = 0; m < (minimum ? 2 : 1); m++) {
         const value = m === 0 ? scales[from]! : shift ? -shift * scales[from]! : minima[from]!;
-        const number = 4 * (shared * (minimum ? 2 : 1) + m) + component; // index among the numbers above a texel
+        const number = 4 * (shared * (minimum ? 2 : 1) + m) + component; // index of a scale or minimum above a texel
         if (wide) floats[(above + (number >> 2)) * line + 4 * x + (number & 3)] = value;
         else halves[2 * ((above + (number >> 3)) * line + 4 * x) + (number & 7)] = this.half(value);
       }

@@ -1,4 +1,5 @@
-// Converts `tokenizer.ggml.*` to the files of a Hugging Face tokenizer, as glgpt/gguf/tokenizer_files.py does.
+// Converts the metadata `tokenizer.ggml.*` of a GGUF file to the files of a Hugging Face tokenizer, as
+// glgpt/gguf/tokenizer_files.py does.
 
 import type { AddedId, Back, Prepend, Replace, Template, TokenizerSchema } from "../generated/tokenizer";
 import * as gguf from "../generated/gguf-tokenizers";
@@ -158,7 +159,7 @@ class Reader {
     return found;
   }
 
-  /** Returns the parts of a byte-level BPE. */
+  /** Returns the model of a byte-level BPE, with its normalizer, pre-tokenizer and decoder. */
   byteLevel(): Parts {
     const merges = this.get("merges");
     if (!isTexts(merges)) throw new PageError(`${this.name}: ${PREFIX}merges is not a list of strings`);
@@ -176,7 +177,7 @@ class Reader {
     };
   }
 
-  /** Returns the parts of a SentencePiece BPE. Its merges follow from the scores of the tokens. */
+  /** Returns the model of a SentencePiece BPE, with its normalizer and decoder. Token scores determine the merges. */
   sentencePiece(): Parts {
     const scores = this.get("scores");
     if (!isNumbers(scores) || scores.length !== this.tokens.length || !every(scores, Number.isFinite))

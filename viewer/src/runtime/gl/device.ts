@@ -113,7 +113,7 @@ export class Device {
     }
   }
 
-  /** The progress of all compilations under way together, or of the last compilation. */
+  /** The total progress of all compilations under way; if there are none, the progress of the last compilation. */
   readonly compiling = computed<Compiling>(() => {
     const of = (key: keyof Compiling) => this.compilations.value.reduce((sum, each) => sum + each[key], 0);
     return { compiled: of("compiled"), shaders: of("shaders") };
@@ -176,8 +176,8 @@ export class Device {
   /**
    * Returns the size of the viewport, and the index of the first of the three vertices with which the shader `VERTEX`
    * covers `width` x `height` pixels. Mesa's software drivers clip a triangle that extends beyond the viewport into two
-   * triangles. They then shade each block of pixels that both triangles touch twice. In a viewport of twice the size,
-   * the triangle lies inside, and the framebuffer or the scissor limits the pixels.
+   * triangles. If both triangles touch a block of pixels, the driver shades this block twice. In a viewport of twice
+   * the size, the triangle lies inside, and the framebuffer or the scissor limits the pixels.
    */
   covering(width: number, height: number): [width: number, height: number, first: number] {
     const inside = this.software && 2 * Math.max(width, height) <= this.maxViewport;

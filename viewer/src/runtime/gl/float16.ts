@@ -1,7 +1,7 @@
 // Converts between numbers and the bits of float16, which JavaScript has no type for.
 
 const words = new Uint32Array(1);
-const floats = new Float32Array(words.buffer); // the same four bytes
+const floats = new Float32Array(words.buffer); // shares the four bytes of `words`
 
 /** Returns the number that the bits of a float16 stand for. */
 export function fromFloat16(bits: number): number {

@@ -10,11 +10,11 @@ export function encodeInt8(values: Float32Array, width: number): Uint8Array<Arra
     const row = values.subarray(r * width, (r + 1) * width);
     let peak = 0;
     for (const x of row) peak = Math.max(peak, Math.abs(x));
-    const scale = Math.fround(peak / 127) || 1; // 1: a row of zeros
+    const scale = Math.fround(peak / 127) || 1; // a row of zeros has scale 1
     scales.setFloat32(4 * r, scale, true);
     for (let c = 0; c < row.length; c++) {
       const level = roundEven(Math.fround(row[c]! / scale));
-      levels[r * width + c] = Math.min(127, Math.max(-127, level)); // a subnormal scale is imprecise
+      levels[r * width + c] = Math.min(127, Math.max(-127, level)); // an imprecise subnormal scale may exceed 127
     }
   }
   return out;

@@ -65,7 +65,7 @@ export class Player {
   playsConcurrently = false;
   private readonly pingPong: PingPong;
   private readonly numbers = new Map<WebGLTexture, number>();
-  private created = 0; // numbers given to textures
+  private created = 0; // the number of the next texture
   private readonly reader: Reader;
   private readonly pace: Pace;
   private readonly names: string[];
@@ -83,9 +83,9 @@ export class Player {
     readonly program: Program,
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
-    /** Maximum operations of one draw. A costlier pass is drawn in bands: drivers reset after about 2 s. */
+    /** Maximum operations of one draw. A costlier pass is drawn in bands: drivers reset if a draw takes about 2 s. */
     private readonly drawFlops = Infinity,
-    /** Names of states of equal shape. Those after the first, its followers, share its texture until `separate`. */
+    /** Names of states of equal shape. The followers (all but the first) share the first's texture until `separate`. */
     private readonly together: readonly string[] = [],
     /** Entries to `prepare` at once: the driver compiles their shaders while the textures are created. */
     first: readonly string[] = [],
@@ -151,7 +151,7 @@ export class Player {
     return bytesOf([...this.own.values()].filter((t) => !role || t.role === role));
   }
 
-  /** Creates the missing textures of these entries. If the memory is too small, deletes them and returns false. */
+  /** Creates the missing textures of these entries. If there is too little memory, deletes them and returns false. */
   allocate(...entries: string[]): boolean {
     const before = new Set(this.own.keys());
     for (const { inputs, outputs } of entries.flatMap((name) => this.program.entries[name]!.passes)) {
@@ -176,7 +176,7 @@ export class Player {
     for (const held of [this.framebuffers, this.steps]) held.clear();
   }
 
-  /** True if each of the states that may share a texture has a texture that it does not share. */
+  /** True if the states that may share a texture have separate textures now. */
   get separated(): boolean {
     const [first, second] = this.together;
     return !second || this.textures.get(first!) !== this.textures.get(second);
@@ -315,7 +315,7 @@ export class Player {
       }
       this.bindSamplers(program, users.get(name)!);
       await yieldIfLate();
-      still(); // not inside an awaited function: the player may be closed between its return and the next line
+      still(); // outside the awaited function, because the player may be closed after that function returns
       this.bindScalars(program);
       await yieldIfLate();
       still();
@@ -423,7 +423,8 @@ export class Player {
 
   /**
    * Plays a long prepared entry in slices, so that the page's frames can run in between: see `Pace`. Resolves when all
-   * passes are issued. Until then, nothing that uses the same textures may be played. Rejects with ContextLost.
+   * passes are issued. Until then, nothing that uses the same textures may be played. Rejects with ContextLost if the
+   * context is lost.
    */
   async playInSlices(entry: string): Promise<void> {
     const { passes } = must(this.program.entries[entry], `entry ${entry}`);

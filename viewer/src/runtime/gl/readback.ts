@@ -49,7 +49,7 @@ const readers = new WeakMap<Device, Reader>();
 export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Group[] = [];
-  /** Running mean of the milliseconds until a fence passes, from the previous passed fence or from a first read. */
+  /** Running mean of the milliseconds from one passed fence, or from a first read, to the next passed fence. */
   private between = 2;
 
   private readonly generation: number;
@@ -91,7 +91,7 @@ export class Reader {
 
   /**
    * Resolves when the device has done everything issued before the fence. The fence is set by `close` or soon after the
-   * current task. Calls before that return the same promise.
+   * current task. All calls before the fence is set return the same promise.
    */
   passed(): Promise<void> {
     return this.open().passed;

@@ -50,7 +50,10 @@ const NO_EXTRAS = { blends: false, pairs: false, float16: false };
 /** Returns the greatest of `LEVELS` that is less than a number of targets; 1 if there is none. */
 const below = (targets: number) => LEVELS.findLast((level) => level < targets) ?? 1;
 
-/** True for platforms whose drivers wrote wrong numbers to more than `FEW` targets: a first visit tests only `FEW`. */
+/**
+ * True for Apple's mobile devices, whose drivers wrote wrong numbers to more than `FEW` targets, and for unknown
+ * platforms. A first visit on these tests only `FEW` targets.
+ */
 function isCautious(): boolean {
   const { userAgent, maxTouchPoints } = navigator;
   const apple = /iPhone|iPad|iPod/.test(userAgent) || (userAgent.includes("Macintosh") && maxTouchPoints > 1);
@@ -81,7 +84,7 @@ export class TargetProbe {
     const { gl } = this;
     const floats = gl.getExtension("EXT_color_buffer_float") !== null; // enables float targets in each new context
     const blending = floats && gl.getExtension("EXT_float_blend") !== null;
-    if (this.found) return this.found; // of an earlier context of this page
+    if (this.found) return this.found; // found in an earlier context of this page
     const known = this.remembered();
     this.failed = known?.trying || known?.failed || 0;
     if (known?.targets && !known.trying) return (this.found = known);
@@ -216,8 +219,8 @@ export class TargetProbe {
 
   /**
    * Returns a program that writes a value to each target; null if the program does not link. The shader's `number`
-   * returns the float whose bits the function `bits` returns. The shader computes this float as a sum, which is wrong
-   * on a device with less precise floats.
+   * returns the float whose bits the function `bits` returns. The shader computes this float as a sum; on a device with
+   * less precise floats, the sum is wrong.
    */
   private program(held: TextureFormat, count: number, value: string): WebGLProgram | null {
     const { gl } = this;
@@ -245,7 +248,7 @@ ${outputs.map((i) => `  at = texel + ${i * SIZE * SIZE}u; y${i} = ${type}(${writ
       gl.shaderSource(shader, text);
       gl.compileShader(shader);
       gl.attachShader(program, shader);
-      gl.deleteShader(shader); // it is deleted with the program
+      gl.deleteShader(shader); // takes effect when the program is deleted
     }
     gl.linkProgram(program);
     if (gl.getProgramParameter(program, gl.LINK_STATUS)) return program;

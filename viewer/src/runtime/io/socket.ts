@@ -18,7 +18,7 @@ export interface SocketTimes {
   admit: number;
   /** Time for which `connect` keeps trying. */
   retry: number;
-  /** Time between two attempts: `first` after the first failure, `heard` after the server answered, `most` at most. */
+  /** Time between two attempts: `first` after the first failure, `heard` after an answer, never more than `most`. */
   wait: { first: number; heard: number; most: number };
   /** Time without a message after which the connection is closed. */
   stall?: number;
@@ -28,7 +28,7 @@ export interface SocketTimes {
 export interface SocketProtocol {
   readonly url: string;
   readonly times: SocketTimes;
-  /** True while a server is needed: a lost connection is then made again at once. */
+  /** True while a server is needed. If the connection is lost then, the page reconnects at once. */
   wanted: () => boolean;
   /** Returns the first message. */
   hello: () => Sent;
@@ -38,7 +38,7 @@ export interface SocketProtocol {
   receive: (data: SocketData) => void;
   /** Called when an admitted connection is lost. */
   lost?: () => void;
-  /** Returns the reason why a closed connection must not be made again; null: it may be made again. */
+  /** Returns the reason why the page must not reconnect after this event; null if it may reconnect. */
   refusal?: (event: CloseEvent) => Refused | null;
   /** Called once per second while the connection is admitted. */
   watch?: () => void;

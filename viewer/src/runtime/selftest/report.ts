@@ -47,10 +47,10 @@ export interface Report {
   seconds: number;
 }
 
-/** Receives the self-test's current activity, and how many of its cases are done. A total of 0 is unknown. */
+/** Receives the self-test's current activity, and how many of its cases are done. `total`: 0 if it is unknown. */
 export type OnProgress = (doing: string, done: number, total: number) => void;
 
-/** Runs the self-test on a separate device. `ops`: the ops to test; []: all. Throws PageError if an op has no case. */
+/** Runs the self-test on a separate device, for these ops; []: for all. Throws PageError for an unknown op. */
 export async function selfTest(
   suite: Suite,
   host: Host,

@@ -87,7 +87,7 @@ export class Suite {
     return [...new Set(this.json.cases.map(({ op }) => op))];
   }
 
-  /** Returns the cases of these ops; empty: of all ops. */
+  /** Returns the cases of these ops, or of all ops if the list is empty. */
   cases(ops: readonly string[] = []): Case[] {
     const wanted = this.json.cases.filter(({ op }) => !ops.length || ops.includes(op));
     return wanted.map((each) => ({

@@ -43,9 +43,9 @@ export class Conversations {
   readonly loaded: Promise<void>;
   private readonly place = typeof indexedDB === "undefined" ? null : createStore("glgpt chats", "conversations");
   private readonly tabs = this.place && channel(); // carries the ids of conversations that change
-  private readonly known = new Map<string, number>(); // by id: the `changed` that this tab last opened or stored
+  private readonly known = new Map<string, number>(); // by id: `changed` of the version that this tab opened or stored
 
-  /** `changed` is called with a conversation that another tab has stored; undefined: that tab removed it. */
+  /** `changed` is called when another tab has stored a conversation, or has removed it (`found` is undefined). */
   constructor(changed: (id: string, found: Found) => void = () => {}) {
     this.loaded = this.attempt(async (place) => {
       const found = await entries<string, Conversation>(place);
@@ -68,7 +68,7 @@ export class Conversations {
     tabStorage.write(CURRENT, id);
   }
 
-  /** Called when the tab shows another conversation. From then on, `store` may replace its stored version. */
+  /** Called when the tab shows a conversation. From then on, `store` may replace this conversation's stored version. */
   open(conversation: Conversation): void {
     this.known.set(conversation.id, conversation.changed);
     this.show(conversation);

@@ -1,4 +1,4 @@
-// Conversations as files, in the format of `glgpt chat`.
+// Writes conversations to files and reads them, in the format of `glgpt chat`.
 
 import { checkedMessages, type ChatMessage } from "../../../runtime/chat/template";
 import { PageError } from "../../../runtime/gl/errors";

@@ -222,7 +222,7 @@ class ChatStore {
     await this.conversations.remove(conversation.id);
   }
 
-  /** Adds saved conversations from files and shows the last one. Any other file changes nothing but the status. */
+  /** Adds saved conversations from files and shows the last one. A file of another kind only changes the status. */
   async openFiles(files: readonly File[]): Promise<void> {
     const problems: string[] = [];
     for (const file of files) {
@@ -281,7 +281,10 @@ class ChatStore {
     await this.reply();
   }
 
-  /** Generates the text again. It replaces the answer only if the number of opened conversations is still `opened`. */
+  /**
+   * Generates the text again. Replaces the last answer of the conversation only if no other conversation was opened
+   * since, which means that the number of opened conversations is still `opened`.
+   */
   private async repeated(opened: number): Promise<void> {
     if (this.opened === opened) return this.again();
     const { prompt } = this;
@@ -311,7 +314,7 @@ class ChatStore {
     });
   }
 
-  /** Runs `work`, which writes an answer and returns the position of its first new token; stores the conversation. */
+  /** Runs `work`, which writes an answer and returns its first new token's position. Then stores the conversation. */
   private async answered(work: () => Promise<number>): Promise<void> {
     this.answering.value = true;
     this.status.value = "";

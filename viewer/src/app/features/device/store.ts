@@ -1,4 +1,4 @@
-// The comparison with the desktop.
+// The comparison of the model's results with the desktop's.
 
 import { computed, signal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";

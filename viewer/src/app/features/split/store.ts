@@ -43,7 +43,7 @@ class SplitStore {
     if (model.placement.here < model.manifest.config.n_layer) model.split!.connect().catch(() => {});
   }
 
-  /** Switches guessing ahead on or off; null: on while it saves time. */
+  /** Switches guessing ahead on or off; null: on only while the network is slow (see `speculate`). */
   guess(model: Model, how: boolean | null): void {
     model.split!.speculate = this.speculate.value = how;
   }

@@ -3,7 +3,7 @@
 import { signal } from "@preact/signals";
 
 class TextStore {
-  /** True if the machine is unfolded. */
+  /** True if the machine (the diagram of the model) is unfolded. */
   readonly machine = signal(true);
 }
 

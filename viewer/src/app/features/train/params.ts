@@ -43,7 +43,7 @@ function usual(settings: SettingsStore, name: (typeof NUMBERS)[number]): number 
   return name === "evalEvery" || name === "sampleEvery" ? 50 : settings.offer()?.settings[name];
 }
 
-/** The parameters of the settings. A link with them reproduces a training. It never contains the visitor's own text. */
+/** The parameters of the settings. A link with them reproduces a training; it never has the visitor's own text. */
 export class TrainParams {
   private readonly size: LateParam;
   private readonly vocabulary: LateParam;

@@ -8,7 +8,7 @@ import { engine } from "../../stores/model";
 import { SettingsStore } from "./settings";
 
 export const LONG = 200_000; // maximum characters of an editable text
-export const HELD = 0.1; // share of the text that is held out
+export const HELD = 0.1; // share of the text that is held out for validation
 
 /** Reports the preparation in progress and its share done (null: unknown). `what` is null once it has ended. */
 export type Busy = (what: string | null, share?: number | null) => void;

@@ -26,7 +26,7 @@ export class Measurement {
 class VocabulariesStore {
   /** The vocabulary with all merges, and the text that it was trained on. */
   readonly learnt = signal<{ text: string; bpe: Bpe } | null>(null);
-  /** Number of merges of each vocabulary. */
+  /** Number of merges of each of the two vocabularies that are compared. */
   readonly counts = { first: signal(0), second: signal(255) };
 }
 
