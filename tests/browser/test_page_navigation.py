@@ -228,8 +228,16 @@ def test_a_link_names_what_the_page_does_not_know(text: Any) -> None:
     bar.get_by_role("button", name="Dismiss").click()
     assert not bar.count()
     # The page computes the last column first, since the details describe it, and shows how many columns are left.
-    page.evaluate("location.hash = '#prompt=To be, or not to be, that is the question&tokens=8&view=blocks'")
-    page.wait_for_function("/computing \\d+ of/.test(document.querySelector('[data-part=waiting]').textContent)")
+    page.evaluate("""() => {
+      window.counted = false;
+      const observer = new MutationObserver(() => {
+        counted ||= /computing \\d+ of/.test(document.querySelector('[data-part=waiting]')?.textContent);
+        if (counted) observer.disconnect();
+      });
+      observer.observe(document.body, {subtree: true, childList: true, characterData: true});
+      location.hash = '#prompt=To be, or not to be, that is the question&tokens=8&view=blocks';
+    }""")
+    page.wait_for_function("window.counted")
     page.wait_for_function("document.querySelector('.blocks-lens td button[title]:not([title=\"\"])')")
     assert page.locator(".blocks-lens tbody tr").first.locator("td button").last.get_attribute("title")
     page.wait_for_function("!document.querySelector('[data-part=waiting]').textContent")
