@@ -251,6 +251,9 @@ def test_a_llama_with_a_window_is_a_mistral(tmp_path: Path, drawn: Callable[[str
             assert (np.abs(model.logits(IDS) - case.arrays["logits"]).max() < ATOL) == same
 
 
+LINEAR = {"rope_type": "linear", "factor": 2}
+
+
 @pytest.mark.parametrize(
     ("name", "field", "value"),
     [
@@ -262,6 +265,7 @@ def test_a_llama_with_a_window_is_a_mistral(tmp_path: Path, drawn: Callable[[str
         ("gemma2", "layer_types", ["chunked_attention", "full_attention"]),
         ("gemma2", "query_pre_attn_scalar", "wide"),
         ("gemma3_text", "use_bidirectional_attention", True),
+        ("gemma3_text", "rope_parameters", {"full_attention": {}, "sliding_attention": LINEAR}),
         ("smollm3", "no_rope_layers", 3),
         ("qwen3", "num_key_value_heads", 3),
         ("gpt_neo", "attention_types", [[["global", "sparse"], 1]]),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from glgpt.errors import GlgptError
 from glgpt.models.families.gemma2 import Gemma2Config
 from glgpt.models.rotary import read_rope
 from glgpt.models.spec import WHOLE, WINDOWED
@@ -33,12 +34,16 @@ class Gemma3Config(Gemma2Config):
 
     @classmethod
     def rope(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions of layers without a window, and those of layers with a window."""
+        """Reads the rotary positions of layers without a window, and those of layers with a window.
+
+        Raises GlgptError if those of layers with a window are scaled.
+        """
         rope = config.get("rope_parameters")
         if not isinstance(rope, Mapping) or not isinstance(rope.get(WHOLE), Mapping):  # as in early files
             return read_rope(config) | {"local_rope_theta": config.get("rope_local_base_freq", cls.local_rope_theta)}
         local = rope.get(WINDOWED) or {}
-        read_rope({"rope_parameters": local})  # raises GlgptError for an unknown scaling
+        if (kind := read_rope({"rope_parameters": local})["rope_type"]) != "default":
+            raise GlgptError(f"config: rope_parameters has {kind} for {WINDOWED}; glgpt runs only 'default' there")
         local_theta = local.get("rope_theta", cls.local_rope_theta)
         return read_rope({**config, "rope_parameters": rope[WHOLE]}) | {"local_rope_theta": local_theta}
 
