@@ -191,6 +191,11 @@ describe("cases shared with Python", () => {
     expect(parser.count).toBe(count);
   });
 
+  it("a tool without a function is refused", () => {
+    const tool = { type: "function", function: null } as unknown as Tool;
+    expect(() => Tools.asked([tool], null, null)).toThrow("tools.0 must be a function");
+  });
+
   it.each(shared.functions.offers)("tools with the choice $choice", ({ tools, choice, found }) => {
     const asked = () => Tools.asked(tools as Tool[], choice as ToolChoice | null, null);
     if (found && "field" in found) {

@@ -78,7 +78,7 @@ export class Tools {
     if (choice === null || choice === "auto") return new Tools(functions, false, parallel === false ? 1 : Infinity);
     if (choice === "required") return new Tools(functions, true, 1);
     const { type, function: own } = Object(choice) as Partial<Exclude<ToolChoice, string>>;
-    if (type !== "function" || typeof own !== "object") {
+    if (type !== "function" || !isObject(own)) {
       const why = `tool_choice is ${JSON.stringify(choice)}; it must be "none", "auto", "required" or a function.`;
       throw new ToolError(why, "tool_choice");
     }
@@ -139,7 +139,7 @@ export class Tools {
 function checked(tool: Tool, i: number): Tool["function"] {
   const { type, function: own } = Object(tool) as Partial<Tool>;
   const at = `tools.${i}`;
-  if (type !== "function" || typeof own !== "object") throw new ToolError(`${at} must be a function.`, at);
+  if (type !== "function" || !isObject(own)) throw new ToolError(`${at} must be a function.`, at);
   if (typeof own.name !== "string" || !/^[a-zA-Z0-9_.-]{1,64}$/.test(own.name)) {
     throw new ToolError(`${at}.function.name must be 1 to 64 letters, digits, _, . or -.`, `${at}.function.name`);
   }
