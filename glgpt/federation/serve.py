@@ -199,7 +199,7 @@ class Process:
         now = time.monotonic()
         self.starts = [*(at for at in self.starts if now - at < 600), now]
         if len(self.starts) > MAX_RESTARTS:
-            raise GlgptError(f"the {self.name} ended more than {MAX_RESTARTS} times in one round; see {self.log}")
+            raise GlgptError(f"the {self.name} ended {MAX_RESTARTS} times in ten minutes; see {self.log}")
         self.log.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             self.child = subprocess.Popen(

@@ -277,6 +277,7 @@ class _Cursor:
                 raise self.problem(f"tensor {shown} {where}")
             end, previous = offset + math.prod(shape) // kind.block * kind.nbytes, shown
             if start + end > self.size:
-                raise self.problem(f"it is truncated: tensor {shown} ends {start + end - self.size:,} bytes beyond it")
+                missing = start + end - self.size
+                raise self.problem(f"it is truncated: tensor {shown} ends {missing:,} bytes after the end of the file")
             found[shown] = GgufTensor(path, kind, shape, start + offset)
         return found

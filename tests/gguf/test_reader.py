@@ -195,8 +195,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "zero": (start(tensors=1) + described("a", (4, 0)), r"tensor a has shape \[0, 4\]"),
     "type": (start(tensors=1) + described("a", (32,), 23), "tensor a has type IQ4_XS; glgpt reads F32, F16, Q4_0"),
     "type number": (start(tensors=1) + described("a", (32,), 77), "tensor a has type number 77"),
-    "beyond": (start(tensors=1) + described("a", (8,)), "tensor a ends 39 bytes beyond it"),
-    "enormous": (start(tensors=1) + described("a", (1 << 62, 1 << 62)), "tensor a ends .* bytes beyond it"),
+    "beyond": (start(tensors=1) + described("a", (8,)), "tensor a ends 39 bytes after the end of the file"),
+    "enormous": (start(tensors=1) + described("a", (1 << 62, 1 << 62)), "a ends .* bytes after the end of the file"),
     "unaligned": (start(tensors=1) + described("a", (8,), offset=8) + bytes(99), "not at a multiple of 32 bytes"),
     "overlap": (
         start(tensors=2) + described("a", (16,)) + described("b", (8,), offset=32) + bytes(199),
