@@ -26,7 +26,7 @@ CONTINUATIONS = """async (options) => {
 # tokens are so fast that the page issues several at once.
 NEVER_PAUSES = """() => {
   const {batch, generator} = glgpt.model, own = batch.speculation.bind(batch);
-  generator.ahead = () => 1;
+  Object.defineProperty(generator.sizes, "tokens", {value: 1, configurable: true});
   batch.speculation = async () => {
     const speculation = await own();
     speculation.guessing.checkedStep = () => {};
@@ -141,7 +141,7 @@ def test_guessed_tokens_leave_the_text_as_it_is(opened: Any) -> None:
     assert held > 110 and page.evaluate(shown) == pytest.approx(page.evaluate(again), abs=1e-4)
     refused = "glgpt.continuations({prompt: 'a', speculate: true}).catch((e) => e.message)"
     assert "no option speculate" in page.evaluate(refused)
-    page.evaluate("() => { delete glgpt.model.generator.ahead; delete glgpt.model.batch.speculation; }")
+    page.evaluate("() => { delete glgpt.model.generator.sizes.tokens; delete glgpt.model.batch.speculation; }")
 
 
 def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
@@ -166,4 +166,40 @@ def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
     endless = {"json_schema": {"type": "array", "items": {"$ref": "#"}, "minItems": 1}}  # the forced text has no end
     text = "(constraint) => glgpt.generate({prompt: 'a', tokens: 4, constraint}).then((g) => g.text)"
     assert page.evaluate(text, endless).startswith("[[[[")
-    page.evaluate("() => { delete glgpt.model.generator.ahead; delete glgpt.model.batch.speculation; }")
+    page.evaluate("() => { delete glgpt.model.generator.sizes.tokens; delete glgpt.model.batch.speculation; }")
+
+
+def test_tokens_chosen_ahead_under_one_mask_leave_the_text_as_it_is(opened: Any) -> None:
+    """Fails if a token is kept after one that changes the mask, or the logits after discarded tokens are wrong."""
+    page = opened
+    page.evaluate("""() => {
+      const {generator, sampling} = glgpt.model, own = sampling.chooseAllowed;
+      const sizes = Object.getPrototypeOf(generator.sizes);
+      const {groups, tokens} = Object.getOwnPropertyDescriptors(sizes);
+      const set = (groups, tokens) => Object.defineProperties(sizes, {groups, tokens});
+      const as = (value) => ({get: () => value, configurable: true});
+      sampling.chooseAllowed = (...args) => (window.chosen++, own.apply(sampling, args));
+      window.ahead = async (options, count) => {
+        set(as(count > 1 ? 2 : 1), as(count));
+        window.chosen = 0;
+        const {ids, text, stopped} = await glgpt.generate(options);
+        return {ids, text, stopped, chosen};
+      };
+      window.ahead.end = () => (set(groups, tokens), delete sampling.chooseAllowed);
+    }""")
+    schema = {"type": "array", "items": {"type": "string", "minLength": 20}, "minItems": 2, "maxItems": 2}
+    options = {"prompt": "Titles: ", "tokens": 120, "constraint": {"json_schema": schema}, "speculate": False}
+    sampled = {"temperature": 1.3, "topK": 40, "topP": 0.9}
+    discarded = 0
+    for how in ({"temperature": 0}, {**sampled, "seed": 3, "alternatives": 2}, {**sampled, "seed": 4}):
+        plain = page.evaluate("(o) => ahead(o, 1)", options | how)
+        assert plain["chosen"] in (len(plain["ids"]), len(plain["ids"]) + 1)  # and the end of the text
+        for count in (2, 3):
+            found = page.evaluate("([o, count]) => ahead(o, count)", [options | how, count])
+            assert {**found, "chosen": 0} == {**plain, "chosen": 0}
+            discarded += found["chosen"] - plain["chosen"]
+    assert discarded > 0
+    ids = "glgpt.generate({prompt: 'A king', tokens: 8, seed: 1}).then(({ids}) => ids)"
+    after = page.evaluate(ids)
+    page.evaluate("ahead.end()")
+    assert page.evaluate(f"glgpt.borrow(async (model) => model.cache.clear()).then(() => {ids})") == after

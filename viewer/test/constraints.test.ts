@@ -9,7 +9,7 @@ import { integers, numbers } from "../src/runtime/constraints/numbers";
 import { patternGrammar } from "../src/runtime/constraints/pattern";
 import { Repetitions } from "../src/runtime/constraints/repetition";
 import { Sampler } from "../src/runtime/engine/sampling";
-import type { Answer, Job } from "../src/runtime/constraints/grammar-worker";
+import type { Answer, Job } from "../src/runtime/constraints/jobs";
 
 /** Returns a check whether a text matches a grammar without rules. Its operators are those of JavaScript's RegExp. */
 function checks(grammar: string): (text: string) => boolean {
@@ -199,6 +199,26 @@ test("guesses leave the text as it is, and what is forced is text without a part
   matcher.accept(3, 4);
   expect((await matcher.allowed)!.has(7)).toBe(true);
   expect(worker.jobs.slice(-2)).toEqual([{ guesses: [3, 4] }, { tokens: [3, 4] }]);
+});
+
+test("equal masks are one object, and tokens of one mask are appended up to the first that changes it", async () => {
+  const answers: Answer[] = [
+    { ready: true },
+    bits(0, 3),
+    bits(0, 3),
+    { ...bits(0, 3), appended: 2 },
+    { ...bits(7), appended: 1 },
+  ];
+  const worker = new FakeWorker(() => answers.shift()!);
+  const matcher = await new Grammars(VOCABULARY, async () => worker).matcher({ choice: ["a"] });
+  const first = await matcher.allowed;
+  matcher.accept(3);
+  expect(await matcher.allowed).toBe(first);
+  expect(await matcher.acceptSame([0, 3])).toBe(2);
+  expect(await matcher.allowed).toBe(first);
+  expect(await matcher.acceptSame([3, 0])).toBe(1);
+  expect((await matcher.allowed)!.has(7)).toBe(true);
+  expect(worker.jobs.at(-1)).toEqual({ same: [3, 0] });
 });
 
 test("an answer that an abandoned text left is not another text's", async () => {

@@ -3,57 +3,14 @@
 
 import { GrammarCompiler, GrammarMatcher, TokenizerInfo } from "@mlc-ai/web-xgrammar";
 import { PageError, reason } from "../gl/errors";
-import type { Constraint } from "./constraint";
 import { constraintGrammar } from "./grammar";
-
-/**
- * Loads the vocabulary: the text of each token as `writtenBytes` encodes it, or "" for a token that is never allowed.
- * The last item is not a token of the model: it stands for the end of the text.
- */
-export interface VocabularyJob {
-  vocabulary: string[];
-}
-
-/** Starts a text that must match a constraint. */
-export interface ConstraintJob {
-  constraint: Constraint;
-}
-
-/** Appends the tokens with these ids to the text. */
-export interface TokensJob {
-  tokens: readonly number[];
-}
-
-/**
- * Requests what may follow each of these guessed tokens, up to the first token that does not match the grammar. Leaves
- * the text unchanged.
- */
-export interface GuessesJob {
-  guesses: readonly number[];
-}
-
-export type Job = VocabularyJob | ConstraintJob | TokensJob | GuessesJob;
+import { equal, type Answer, type Job, type Next } from "./jobs";
 
 const MAX_FORCED = 256; // maximum characters of `Next.forced`, more than the page guesses in one step
 
-/**
- * `bits`: one bit per token, lowest bit first; 1: the token may come next. `forced`: the beginning of the text that
- * must come next. `forced` is empty for a recursive grammar, because the library's search for the end of the forced
- * text might not stop.
- */
-export interface Next {
-  bits: Uint32Array;
-  forced: string;
-}
-
-/**
- * The answer to a job: how the text may continue, how it may continue after each guess (`after`), why the job failed,
- * or that the vocabulary is loaded (`ready`). The worker can still be used after `refused`, but not after `failed`.
- */
-export type Answer = Next | { after: Next[] } | { failed: string } | { refused: string } | { ready: true };
-
 let compiler: GrammarCompiler | null = null;
 let matcher: GrammarMatcher | null = null;
+let current: Next = { bits: new Uint32Array(), forced: "" }; // what may follow the matcher's text
 let recursive = false; // `Grammar.recursive` of the matcher's grammar
 let said = ""; // the latest fatal message that the library logged
 
@@ -78,13 +35,34 @@ async function answered(job: Job): Promise<Answer> {
     recursive = grammar.recursive;
     matcher = await GrammarMatcher.createGrammarMatcher(compiled);
     compiled.dispose();
-    return next(matcher);
+    return following(matcher);
   }
   if ("guesses" in job) return { after: await afterEach(matcher!, job.guesses) };
-  for (const token of job.tokens) {
-    if (!matcher!.acceptToken(token)) return { failed: `token ${token} does not match the grammar` };
+  if ("same" in job) return appendSame(matcher!, job.same);
+  for (const token of job.tokens) append(matcher!, token);
+  return following(matcher!);
+}
+
+function append(matcher: GrammarMatcher, token: number): void {
+  if (!matcher.acceptToken(token)) throw new Error(`token ${token} does not match the grammar`);
+}
+
+/** Returns what may follow the matcher's text, and stores a copy in `current`, since answers are transferred. */
+async function following(matcher: GrammarMatcher): Promise<Next> {
+  const found = await next(matcher);
+  current = { ...found, bits: found.bits.slice() };
+  return found;
+}
+
+/** Does a `SameJob`. */
+async function appendSame(matcher: GrammarMatcher, tokens: readonly number[]): Promise<Answer> {
+  const before = current;
+  for (const [i, token] of tokens.entries()) {
+    append(matcher, token);
+    const found = await following(matcher);
+    if (i + 1 === tokens.length || !equal(found, before)) return { ...found, appended: i + 1 };
   }
-  return next(matcher!);
+  return { failed: "there are no tokens to append" };
 }
 
 async function next(matcher: GrammarMatcher): Promise<Next> {

@@ -5,7 +5,7 @@ import { PageError, reason } from "../gl/errors";
 import { Queue } from "../gl/wait";
 import { readBytes, writtenBytes } from "./characters";
 import { checkedConstraint, unusable, type Constraint } from "./constraint";
-import type { Answer, Job, Next } from "./grammar-worker";
+import { equal, type Answer, type Job, type Next } from "./jobs";
 import address from "./grammar-worker?worker&url";
 
 const LOAD_MS = 60_000; // maximum ms to fetch the worker and read the vocabulary
@@ -201,6 +201,7 @@ export class Allowed {
 /** Tracks which tokens may come next in a constrained text. */
 export class Matcher {
   private next: Promise<Allowed | null>;
+  private latest: (Next & { allowed: Allowed | null }) | null = null; // what `read` returned last
 
   /** `follow` sends a job to the worker and resolves to the answer, or to null if the text was stopped. */
   constructor(
@@ -224,6 +225,16 @@ export class Matcher {
   }
 
   /**
+   * Appends tokens that were all chosen from the current `allowed`, up to and including the first after which other
+   * tokens are allowed. Returns the number of appended tokens; 0 if the text was stopped.
+   */
+  async acceptSame(tokens: readonly number[]): Promise<number> {
+    const answer = await this.follow({ same: tokens });
+    this.next = Promise.resolve(answer && this.read(next(answer)));
+    return answer && "appended" in answer ? answer.appended : 0;
+  }
+
+  /**
    * Resolves to the tokens that may come after each of these guesses, up to the first guess that does not fit. An item
    * is null if the text must end after that guess. The list is empty if the text was stopped. The text is unchanged.
    */
@@ -232,11 +243,17 @@ export class Matcher {
     return answer && "after" in answer ? answer.after.map((each) => this.read(each)) : [];
   }
 
+  /** Returns the tokens that an answer allows; null if the text must end. Equal answers give the same object. */
+  private read(answer: Next): Allowed | null {
+    if (!this.latest || !equal(answer, this.latest)) this.latest = { ...answer, allowed: this.unpacked(answer) };
+    return this.latest.allowed;
+  }
+
   /**
-   * Returns the tokens that an answer allows; null if the text must end. The bit after those of the vocabulary is set
-   * if the text may end: the `ends` of the vocabulary are then allowed too.
+   * Unpacks an answer. The bit after those of the vocabulary is set if the text may end: the `ends` of the vocabulary
+   * are then allowed too.
    */
-  private read({ bits, forced }: Next): Allowed | null {
+  private unpacked({ bits, forced }: Next): Allowed | null {
     const { size, ends } = this.vocabulary;
     const own = bits.slice(0, (size >>> 5) + 1);
     const ending = (own[size >>> 5]! >>> (size & 31)) & 1;

@@ -4,13 +4,13 @@ import type { Allowed, Matcher } from "../constraints/grammars";
 import { ContextLost } from "../gl/device";
 import { PageError } from "../gl/errors";
 import { ForcedTokens } from "./forced";
+import { GroupSizes } from "./group-sizes";
 import type { Model } from "./model";
+import { SameMask } from "./same-mask";
 import { Sampler, type SamplingOptions, type Token } from "./sampling";
 import type { SpeculationStats } from "./speculation";
 
-const GROUP_MS = 25; // target ms of tokens issued together: two groups then take three frames
 const MAX_UNCHECKED = 4; // maximum tokens issued together between two attempts to guess
-const MAX_AHEAD_MS = 20; // maximum ms per token at which two groups are issued: slower tokens would block the page
 
 export interface Run {
   tokens: number;
@@ -97,14 +97,15 @@ class InFlight {
 }
 
 export class TextGenerator {
-  /** Milliseconds per token of the last group. Infinity until known, so that tokens are issued one at a time. */
-  private tokenMs = Infinity;
+  private readonly sizes: GroupSizes;
 
-  constructor(private readonly model: Model) {}
+  constructor(private readonly model: Model) {
+    this.sizes = new GroupSizes(model);
+  }
 
   /** Resets the measured speed. Call this when another program is played. */
   reset(): void {
-    this.tokenMs = Infinity;
+    this.sizes.tokenMs = Infinity;
   }
 
   /**
@@ -166,6 +167,7 @@ export class TextGenerator {
     await sampling.masked.prepare();
     await cache.prepare(text);
     const forced = new ForcedTokens(this.model, (run.speculate ?? !device.software) && !sampler.adjusts);
+    const sameMask = new SameMask(this.model);
     try {
       for (let taken = 0; taken < count;) {
         const start = performance.now();
@@ -173,14 +175,20 @@ export class TextGenerator {
         if (!allowed || run.signal?.aborted) return;
         if (taken === 0) cache.prefill(text);
         else cache.ids.push(text.at(-1)!);
-        let tokens = await forced.step(stretch, taken, allowed, matcher);
+        let tokens = await sameMask.step(stretch, taken, allowed, matcher);
+        if (run.signal?.aborted) return;
         if (!tokens.length) {
-          tokens = [await this.allowed(stretch, drawn + taken, allowed)];
-          if (taken) forced.plainToken(performance.now() - start); // the first token's time includes the prompt
+          tokens = await forced.step(stretch, taken, allowed, matcher);
+          if (!tokens.length) {
+            tokens = [await this.allowed(stretch, drawn + taken, allowed)];
+            const ms = performance.now() - start;
+            if (taken) forced.plainToken(ms); // the first token's time includes the prompt
+            if (taken) sameMask.plainToken(ms, allowed);
+          }
+          matcher.accept(...tokens.map(({ id }) => id));
         }
-        matcher.accept(...tokens.map(({ id }) => id));
         taken += tokens.length;
-        if (taken < count) {
+        if (taken < count && !sameMask.ahead) {
           cache.decode(first + taken - 1);
           device.gl.flush(); // starts the device now, not when the next draw is issued
         }
@@ -190,6 +198,7 @@ export class TextGenerator {
         }
       }
     } finally {
+      await sameMask.drop();
       if (forced.stats) run.onGuesses?.(forced.stats);
     }
   }
@@ -227,9 +236,9 @@ export class TextGenerator {
           continue;
         }
         const inPage = sampling.inPage(sampler, top);
-        const groups = taken && !inPage && !speculation ? this.groups : 1;
+        const groups = taken && !inPage && !speculation ? this.sizes.groups : 1;
         while (inFlight.length < groups && issued < count) {
-          const most = taken && !inPage ? Math.min(this.ahead(), speculation ? MAX_UNCHECKED : Infinity) : 1;
+          const most = taken && !inPage ? Math.min(this.sizes.tokens, speculation ? MAX_UNCHECKED : Infinity) : 1;
           const end = Math.min(count, issued + most);
           inFlight.add(this.issue(stretch, first, issued, end, inPage));
           issued = end;
@@ -250,11 +259,11 @@ export class TextGenerator {
         if (!more) {
           const { tokens, ms } = inFlight.measured();
           if (taken) {
-            this.tokenMs = ms;
+            this.sizes.tokenMs = ms;
             speculation?.guessing.plainTokens(ms, tokens);
           }
         }
-        if (taken) this.model.splitGenerator.report(here, this.tokenMs);
+        if (taken) this.model.splitGenerator.report(here, this.sizes.tokenMs);
         if (more) token.more = more;
         yield token;
         if (run.signal?.aborted) return;
@@ -285,18 +294,5 @@ export class TextGenerator {
     }
     reader.close();
     return tokens;
-  }
-
-  /**
-   * Returns how many groups to issue: a fast GPU computes one group while the page reads the other. On software GL,
-   * issuing a pass waits for earlier passes, which would block the page.
-   */
-  private get groups(): number {
-    return this.tokenMs <= MAX_AHEAD_MS && !this.model.device.software ? 2 : 1;
-  }
-
-  /** Returns how many tokens to issue at once. */
-  private ahead(): number {
-    return Math.max(1, Math.min(this.model.manifest.tuning.ahead, Math.floor(GROUP_MS / this.tokenMs)));
   }
 }

@@ -1,0 +1,121 @@
+// Chooses tokens ahead while a constraint allows the same tokens after each of them, as within a long string. The
+// device then computes further tokens while the page reads the previous ones. Tokens chosen after a token that changes
+// the mask are discarded.
+
+import type { Allowed, Matcher } from "../constraints/grammars";
+import type { Stretch } from "./generate";
+import { GroupSizes } from "./group-sizes";
+import type { Model } from "./model";
+import type { Token } from "./sampling";
+
+const MIN_STREAK = 8; // tokens with the same mask before tokens are chosen ahead
+const WAGER = 16; // one more token is issued together for each of this many tokens with the same mask
+
+export class SameMask {
+  private readonly sizes: GroupSizes;
+  private mask: Allowed | null = null; // the mask of the previous token
+  private streak = 0; // tokens chosen with this mask
+  private groups: Promise<Token | null>[][] = []; // issued tokens that were not read yet
+  private from = 0; // the first token of the stretch that was chosen ahead
+  private issued = 0; // tokens of the stretch that were chosen, on the device or by the page
+
+  constructor(private readonly model: Model) {
+    this.sizes = new GroupSizes(model);
+  }
+
+  /** True if the device computes tokens after those that `step` returned. */
+  get ahead(): boolean {
+    return this.groups.length > 0;
+  }
+
+  /** Adds the time of a token that was chosen with `allowed` and not ahead. */
+  plainToken(ms: number, allowed: Allowed): void {
+    this.sizes.tokenMs = ms;
+    this.streak = allowed === this.mask ? this.streak + 1 : 1;
+    this.mask = allowed;
+  }
+
+  /**
+   * Returns the next tokens of a text whose logits are on the device or are being computed, and appends them to the
+   * matcher's text. Returns an empty list if the mask changed recently, if tokens are too slow to be issued ahead, or
+   * if the device cannot decide; the device then holds the logits after the text.
+   * `taken`: the number of the stretch's earlier tokens.
+   */
+  async step(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
+    const { cache } = this.model;
+    const { count, text } = stretch;
+    if (!this.ahead) {
+      if (!this.pays(stretch, allowed)) return [];
+      this.from = this.issued = taken;
+    }
+    const start = performance.now();
+    const fill = () => {
+      while (this.groups.length < this.sizes.groups && this.issued < count) this.issue(stretch, taken, allowed);
+    };
+    fill();
+    const group = this.groups.shift()!;
+    const tokens = await this.read(group);
+    const whole = tokens.length === group.length;
+    if (whole) fill(); // keeps the device busy while the grammar follows the tokens
+    const kept = tokens.slice(0, await this.append(tokens, allowed, matcher));
+    this.streak += kept.length;
+    if (!whole || (await matcher.allowed) !== allowed) {
+      await this.drop();
+      if (kept.length) cache.write(kept.at(-1)!.id);
+      else cache.again(text);
+    }
+    kept.forEach((token, i) => i + 1 < kept.length && (token.more = kept.length - 1 - i));
+    if (kept.length) this.sizes.tokenMs = (performance.now() - start) / kept.length;
+    return kept;
+  }
+
+  /** True if the mask has stayed the same, and the device chooses tokens fast enough for two groups. */
+  private pays({ run, sampler }: Stretch, allowed: Allowed): boolean {
+    // for alternatives, the page reads whole rows of logits, and such a read would wait for the tokens issued ahead
+    if (sampler.adjusts || run.alternatives || !this.model.sampling.masked.ready) return false;
+    return allowed === this.mask && this.streak >= MIN_STREAK && this.sizes.groups > 1;
+  }
+
+  /** Waits for the issued tokens and discards them. */
+  async drop(): Promise<void> {
+    await Promise.allSettled(this.groups.flat());
+    this.groups = [];
+    this.streak = 0;
+  }
+
+  /** Issues a group of tokens. The first is chosen from logits that were issued before. */
+  private issue({ text, count, sampler, drawn }: Stretch, taken: number, allowed: Allowed): void {
+    const { cache, sampling, reader } = this.model;
+    const size = Math.min(this.sizes.tokens, 1 + Math.floor(this.streak / WAGER), count - this.issued);
+    const group: Promise<Token | null>[] = [];
+    this.groups.push(group);
+    for (const end = this.issued + size; this.issued < end; this.issued++) {
+      if (this.issued > this.from) cache.decode(text.length + this.issued - taken - 1);
+      const token = sampling.chooseAllowed(sampler, drawn + this.issued, allowed);
+      token.catch(() => {}); // `read` or `drop` awaits it
+      group.push(token);
+    }
+    reader.close();
+  }
+
+  /** Returns the tokens of a group, up to the first that ends the text or that the device cannot decide. */
+  private async read(group: readonly Promise<Token | null>[]): Promise<Token[]> {
+    const tokens: Token[] = [];
+    for (const one of group) {
+      const token = await one;
+      if (token) tokens.push(token);
+      if (!token || this.model.ends(token.id)) break;
+    }
+    return tokens;
+  }
+
+  /**
+   * Appends tokens to the matcher's text, up to the first after which the mask differs. Returns their number. A last
+   * token that ends the text counts only if the mask is unchanged before it.
+   */
+  private async append(tokens: readonly Token[], allowed: Allowed, matcher: Matcher): Promise<number> {
+    const ids = tokens.map(({ id }) => id).filter((id) => !this.model.ends(id));
+    const appended = ids.length ? await matcher.acceptSame(ids) : 0;
+    return appended === ids.length && (await matcher.allowed) === allowed ? tokens.length : appended;
+  }
+}
