@@ -22,13 +22,13 @@ else if (playerFile() !== null) opening.begin((opened) => void launch(new Glgpt(
 else {
   const glgpt = launch(new Glgpt(rareCalls));
   void glgpt.ready.catch(reloadOnce);
-  // A page that is served securely, and that is a folder and not a single file, works offline on a later visit.
+  // If the page was exported as a folder, not as a single file, and is served securely, later visits work offline.
   if ("serviceWorker" in navigator && location.protocol.startsWith("http") && !EmbeddedSource.here()) {
     void glgpt.ready.then(() => keepVersion(glgpt)).catch(() => {});
   }
 }
 
-/** Shows a model, and makes it the global `glgpt` with additional functions. */
+/** Starts the page with a model. The model's API, with a few more functions, becomes the global variable `glgpt`. */
 function launch(glgpt: Glgpt): Glgpt {
   Object.assign(globalThis, { glgpt: Object.assign(glgpt, { drawing: drawing.ready, lens, probabilities }) });
   start(glgpt);
@@ -39,13 +39,13 @@ function launch(glgpt: Glgpt): Glgpt {
 function reloadOnce(error: unknown): void {
   if (!(error instanceof Replaced)) return;
   if (Date.now() - Number(tabStorage.read(RELOADED) ?? 0) < 60_000) return;
-  if (tabStorage.write(RELOADED, Date.now())) location.reload(); // without storage the page might never stop reloading
+  if (tabStorage.write(RELOADED, Date.now())) location.reload(); // without storage, nothing would limit the reloads
 }
 
 /**
  * Caches the files that the views will need, and makes the service worker cache this version's page, manifest, scripts
- * and styles. Then deletes the files of the previous version. The worker writes its entries itself: an entry that the
- * page writes would be lost if the page were closed.
+ * and styles. If the worker has cached them, deletes the files of previous versions. The worker, not the page, writes
+ * the entries of this second group, because closing the page would interrupt a write by the page.
  */
 async function keepVersion(glgpt: Glgpt): Promise<void> {
   const id = exportId();

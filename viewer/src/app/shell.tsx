@@ -21,7 +21,7 @@ import style from "./shell.module.css";
 const GROUP_NAMES = Object.keys(GROUPS) as (keyof typeof GROUPS)[];
 const LONG_LOST = 5000; // ms without a graphics context after which the page suggests a reload
 
-/** Renders the parts that features add to one place of the frame. */
+/** Renders the components that features add to one place of the page's frame. */
 function Added({ place }: { place: Exclude<keyof Addition, "params"> }) {
   return (
     <>
@@ -39,10 +39,10 @@ export function App() {
   const has = ({ available }: View) => !available || (manifest !== undefined && available(manifest));
   const wanted = currentView();
   const view = phase === "ready" && !has(wanted) ? VIEWS[0]! : wanted;
-  const known = manifest !== undefined || phase !== "loading"; // until then, the page's tabs are unknown
+  const known = manifest !== undefined || phase !== "loading"; // false: the model's tabs are not known yet
   const tabs = useRef<HTMLElement>(null);
   useEffect(() => {
-    // on a phone not all tabs fit
+    // scrolls to the current tab, because not all tabs fit on a phone
     tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [phase, view]);
   return (
@@ -129,7 +129,7 @@ function skip({ skipTo }: View): void {
   (part ?? document.querySelector("main"))?.focus();
 }
 
-/** Lists the settings of a link that are unknown to this page, for example from another version of the page. */
+/** Lists settings in the link that this page does not know, for example those of another version of the page. */
 function UnknownLink() {
   const unknown = route.unknown.value;
   if (!unknown.length) return null;
@@ -256,7 +256,7 @@ function CopyLink() {
 
 const mib = (bytes: number) => (bytes / 2 ** 20).toFixed(1);
 
-/** Returns what the page is waiting for, and the share of it that is done (undefined: unknown). */
+/** Returns a name for the work that the page waits for, and the share of the work that is done (undefined: unknown). */
 function waitingFor({ done, total, compiled, shaders }: Progress): { what: string; share: number | undefined } {
   if (!total || done < total)
     return {
@@ -267,7 +267,10 @@ function waitingFor({ done, total, compiled, shaders }: Progress): { what: strin
   return { what: "Starting", share: undefined };
 }
 
-/** Shows, until the model can run, the progress, and the recorded generation if this view can show it. */
+/**
+ * Shows the main part of the page until the model can run: the recorded generation if this view can show one, otherwise
+ * grey shapes. Shows the progress too if the page has no recorded generation; otherwise the header shows the progress.
+ */
 function Coming({ view }: { view: View }) {
   const Shown = generation.recorded.value && (view.recorded ?? view.coming);
   return (
@@ -278,7 +281,7 @@ function Coming({ view }: { view: View }) {
   );
 }
 
-/** Shows grey shapes until the view appears, so that the page does not jump then. */
+/** Shows grey shapes until the view appears, so that the layout does not jump when it appears. */
 function Skeleton({ view }: { view: string }) {
   return (
     <div class={style.skeleton} data-view={view} aria-hidden="true">

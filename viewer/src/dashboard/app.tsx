@@ -1,4 +1,4 @@
-// The dashboard's frame: a view for the host, for a guest or for anyone else, and messages about the connection.
+// The dashboard's frame: the header, one view each for the host, a guest and any other visitor, and messages.
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -131,7 +131,7 @@ function Message({ kind, children, onDismiss }: MessageProps) {
   );
 }
 
-/** Shows a form for the host's link, to a visitor without a link or with a link that does not work. */
+/** Asks for the host's link, because the page was opened without a link or with a link that does not work. */
 function Stranger() {
   const link = useSignal("");
   return (

@@ -1,4 +1,4 @@
-// A read-only text with a button that copies it.
+// Shows a read-only text with a button that copies the text.
 
 import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";

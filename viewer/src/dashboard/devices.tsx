@@ -1,4 +1,4 @@
-// The table of devices: the state of each device, and metrics of its updates.
+// The table of devices: the state of each device, and metrics of the updates that it sent.
 
 import type { ComponentChildren } from "preact";
 import { count, decimals, deviceState, ordered, size } from "./describe";

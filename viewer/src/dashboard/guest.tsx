@@ -1,4 +1,5 @@
-// Shows the two ways to join when an invitation for a desktop is opened in a browser.
+// The page of a visitor who opened a desktop's invitation link in a browser. Shows how to join in the browser or on a
+// desktop.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";

@@ -1,4 +1,4 @@
-// Invitation links: creates new ones and lists the open ones.
+// Creates invitation links, and lists the links that are still open.
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
@@ -77,7 +77,7 @@ function New({ ended }: { ended: boolean }) {
   );
 }
 
-/** Shows the links of one invitation, and a QR code for a phone. */
+/** Shows an invitation's links for a browser and for a desktop, and a QR code of the browser's link for a phone. */
 function Link({ token, page }: { token: string; page: boolean }) {
   const { browser, desktop } = links(state.base, token);
   return (

@@ -1,10 +1,10 @@
 import "../app/ui/base.css";
-import "../app/ui/shared.module.css"; // before the styles that override it
-import "./dashboard.module.css"; // for the same reason
+import "../app/ui/shared.module.css"; // before the styles of the components, which override these styles
+import "./dashboard.module.css"; // also before the styles of the components
 import { render } from "preact";
 import { Dashboard } from "./app";
 import { state } from "./state";
 
 state.start();
-addEventListener("hashchange", () => location.reload()); // another link was pasted into the address bar
+addEventListener("hashchange", () => location.reload()); // the user pasted another link into the address bar
 render(<Dashboard />, document.getElementById("app")!);

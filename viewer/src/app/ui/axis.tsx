@@ -1,4 +1,4 @@
-// Labels for a matrix's rows and columns: the token, head or vocabulary entry that each one stands for.
+// Labels for a matrix's rows and columns: the token, head or vocabulary entry that each row or column stands for.
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
@@ -14,7 +14,10 @@ export interface Axes {
   colName?: (col: number) => string;
 }
 
-/** Returns the labels for an activation, weight or cache of this size, which begins with the row of token `start`. */
+/**
+ * Returns the row and column labels of an activation, weight or cache of this size. The first row of an activation
+ * belongs to token `start`.
+ */
 export function axesOf(
   model: Model,
   name: string,
@@ -27,7 +30,7 @@ export function axesOf(
   const heads = about?.heads ?? 1;
   if (about?.kind === "scores" || about?.kind === "pattern") {
     const head = (row: number) => `head ${row % heads}`;
-    const one = rows <= heads; // the rows are those of a single token, the decoded one
+    const one = rows <= heads; // the rows are the heads of a single token, the decoded one
     return {
       rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`),
       colName: token,
@@ -46,9 +49,11 @@ export function axesOf(
 }
 
 interface Props {
-  /** The number of rows or columns, and the label of each. */
+  /** The number of rows or columns. */
   count: number;
+  /** Returns the label of a row or column; "" for no label. */
   name: (at: number) => string;
+  /** True to label the columns, false to label the rows. */
   across: boolean;
 }
 

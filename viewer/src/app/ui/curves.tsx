@@ -1,7 +1,7 @@
 // Line charts over training steps, drawn by uPlot in the page's colours.
 
 import { useEffect, useRef } from "preact/hooks";
-import "./locale"; // before uPlot, which reads the language while it loads
+import "./locale"; // imported before uPlot, which reads the language while it loads
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import style from "./curves.module.css";
@@ -17,13 +17,13 @@ export interface Curve {
   dashed?: boolean;
 }
 
-/** A horizontal line to compare with. */
+/** A horizontal line at the value `at`, with which the reader compares the curves. */
 export interface Level {
   name: string;
   at: number;
 }
 
-// possible distances between ticks, in steps
+// possible distances between ticks of the x axis, in the unit of this axis
 const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5].map((power) => n * 10 ** power)).sort((a, b) => a - b);
 
 interface Props {
@@ -31,14 +31,19 @@ interface Props {
   steps: number[];
   curves: Curve[];
   lines?: Level[];
-  /** Labels of the x and the y axis. */
+  /** Label of the x axis. */
   unit?: string;
+  /** Label of the y axis. */
   measure: string;
+  /** True for a logarithmic y axis. */
   log: boolean;
   height: number;
 }
 
-/** Returns a CSS custom property as a colour of the current scheme: a canvas does not support `light-dark()`. */
+/**
+ * Returns the colour that a CSS custom property has in the current colour scheme. A canvas needs this colour, because
+ * it does not support `light-dark()`.
+ */
 function resolved(host: HTMLElement, name: string): string {
   host.style.color = `var(${name})`;
   const { color } = getComputedStyle(host);
@@ -46,7 +51,7 @@ function resolved(host: HTMLElement, name: string): string {
   return color;
 }
 
-/** Draws the levels as dashed lines, labelled at their right end unless the labels would overlap. */
+/** Draws the levels as dashed lines with labels at their right end. Omits a label that would overlap the one below. */
 function drawLines(plot: uPlot, lines: readonly Level[], stroke: string, ground: string): void {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio;

@@ -14,7 +14,7 @@ interface NumberProps {
   onSet?: () => void;
 }
 
-/** Shows a number input. It clamps a number to `min` and `max`; other input leaves the value unchanged. */
+/** Shows a number input. Clamps an entered number to `min` and `max`; other input leaves the value unchanged. */
 export function NumberField({ label, of, min, max = Infinity, step, hint, fixed = false, onSet }: NumberProps) {
   return (
     <label class={ui.field} title={hint}>

@@ -15,25 +15,26 @@ import ui from "./shared.module.css";
 import style from "./plane.module.css";
 
 const WIDEST = 2048; // maximum width of a picture in pixels; the picture of a wider matrix skips columns
-const HIGHEST = 1024; // maximum height
+const HIGHEST = 1024; // maximum height of a picture in pixels; the picture of a higher matrix skips rows
 
 /** The matrix to show. The passes that compute it have been played. */
 export interface Subject {
   player: Player;
   view: View;
-  /** Rows that are in use. */
+  /** The number of rows in use. Only these are shown. */
   rows: number;
-  /** The column of texels in each layer at which the matrix begins. */
+  /** The column, in texels, at which the matrix begins in each layer of the texture; 0 by default. */
   firstColumn?: number;
 }
 
 interface Props {
   label: string;
-  /** Plays the passes that compute the matrix. Null: nothing to show yet. */
+  /** Plays the passes that compute the matrix, and returns it; null: there is nothing to show yet. */
   play: (model: Model) => Promise<Subject | null>;
+  /** The values that `play` depends on: a change of one plays the passes and draws the matrix again. */
   inputs: readonly unknown[];
   axes?: Axes;
-  /** The expected size, for which space is reserved until the matrix is drawn. */
+  /** The expected size of the matrix. The page reserves this space until the matrix is drawn. */
   size?: { rows: number; cols: number } | undefined;
 }
 
@@ -44,7 +45,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const field = useSignal<Field | null>(null);
-  const fieldLabel = useSignal(""); // label of the matrix in `field`: the previous matrix until the next one is drawn
+  const fieldLabel = useSignal(""); // label of `field`, which keeps the previous matrix until the next is drawn
   const palette = useSignal(0);
   const rangeKind = useSignal<RangeKind>("inner");
   const own = useSignal<[number, number]>([-1, 1]);

@@ -1,4 +1,4 @@
-// The attention of the recorded generation, shown while the model loads.
+// Shows, while the model loads, the attention patterns of the generation that was recorded when the page was exported.
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { fromBase64 } from "../../../runtime/engine/base64";

@@ -20,10 +20,10 @@ import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-const ARCS = 10; // number of tokens with an arc: those with the largest weights
-const NAMED = 3; // number of tokens listed in the heading: those with the largest weights
+const ARCS = 10; // maximum number of arcs; they lead to the tokens with the largest weights
+const NAMED = 3; // number of tokens that the heading lists: the ones with the largest weights
 const LINE = 30; // height in pixels of a line of text with arcs
-const MIN_TOKENS = 12; // minimum number of tokens of a text in which the sharpest head is searched for
+const MIN_TOKENS = 12; // minimum number of tokens to search for the head with the sharpest attention
 const LABELS = 88; // size in pixels of the labels at the left and the top of an enlarged head
 const MIN_LABELLED_CELL = 11; // minimum pixels per cell for token labels to be legible
 const KIND_NAMES: Record<Kind, string> = {
@@ -37,16 +37,20 @@ const EXPLAINED: Record<Kind, string> = {
   raw: "The scores of all pairs, including those above the diagonal. The causal mask hides these from the model.",
 };
 
-/** Attention values of token `t` for tokens 0 to `t`, in the enlarged head. */
+/** A row of the enlarged head: the attention values of token `t` with tokens 0 to `t`. */
 interface Row {
+  /** The tokens that the model reads: the end of the text, as far as it fits the context. */
   tokens: readonly Tok[];
-  /** Position in the text of the first of these tokens. */
+  /** The position of `tokens[0]` in the whole text. */
   from: number;
   t: number;
   values: Float32Array;
 }
 
-/** Returns the kind to show for a layer. No server sends raw scores: a remote layer shows masked scores instead. */
+/**
+ * Returns the kind of values to show for a layer. Servers send no raw scores: a remote layer shows masked scores
+ * instead.
+ */
 const kindOf = (layer: number): Kind =>
   selection.kind.value === "raw" && engine().model.placement.isRemote(layer) ? "scores" : selection.kind.value;
 
@@ -66,7 +70,7 @@ function AttentionView() {
   const { layer, head, kind, sought, beside } = selection;
   const total = generation.read.value.length;
   const row = useSignal<Row | null>(null);
-  const looked = useSignal<number | null>(null); // the token shown while none is pointed at; null: the last
+  const looked = useSignal<number | null>(null); // the token shown while none is chosen or pointed at; null: the last
   const pointed = useSignal<number | null>(null); // the token under the pointer, in the text
   const name = headName(layer.value, head.value);
   const busy = generation.running.value;
@@ -85,7 +89,7 @@ function AttentionView() {
       const { attention } = await drawing.ready(model);
       await model.cache.fillWithQueries(generation.readIds.value);
       const [layer, head, t] = await attention.sharpest(total);
-      if (!wanted()) return; // a head was chosen during the search
+      if (!wanted()) return; // the visitor chose a head during the search
       looked.value = t;
       selection.chooseHead(layer, head);
     },
@@ -327,7 +331,7 @@ function GridCanvas({ total }: { total: number }) {
   );
 }
 
-/** Shows the enlarged head with token labels at the left and the top; during generation, for the previous text. */
+/** Shows the enlarged head with token labels at the left and the top. A running generation does not change it. */
 function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: number | null; pointed: number | null }) {
   const { layer, head, kind } = selection;
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -348,7 +352,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   const t = Math.min(over.value?.[0] ?? pointed ?? (chosen < 0 ? last : chosen), last);
   const shownKind = kindOf(layer.value);
   const r = row.value;
-  // the key with the largest value, whose value is shown while no cell is pointed at
+  // the key with the largest value in row t; it is shown unless the pointer selects another key
   const hardest = r?.t === t ? r.values.indexOf(Math.max(...r.values)) : t;
   const k = over.value && (over.value[1] <= t || shownKind === "raw") ? over.value[1] : hardest;
   useDevice(
@@ -381,7 +385,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   );
   const fit = room.value / Math.max(1, total);
   const cell = Math.max(zoom.value || Math.min(26, Math.max(MIN_LABELLED_CELL + 2, fit)), 2);
-  // keeps the row of the displayed value in view, unless the pointer is on the picture
+  // scrolls to the cell of the displayed value, unless the pointer is on the picture
   useLayoutEffect(() => {
     const box = scroll.current;
     if (!box || over.value) return;
@@ -470,7 +474,7 @@ function Labels({ list, side, at, shown }: { list: readonly Tok[]; side: string;
   );
 }
 
-/** Shows the colour scale of a kind. As in the picture, opacity is not linear in the value. */
+/** Shows the colour scale for a kind of values. The scale is linear in the opacity of the picture, not in the value. */
 function Legend({ kind }: { kind: Kind }) {
   const name = (value: number) => (kind === "pattern" ? `${100 * value}%` : String(value).replace("-", "−"));
   return (
@@ -489,7 +493,7 @@ function Legend({ kind }: { kind: Kind }) {
   );
 }
 
-/** Returns one head's row, or the mean over all heads. */
+/** Selects one head's row from `rows`, which has a row per head. For `MEAN`, returns the mean of these rows. */
 function ofHead(rows: readonly Float32Array[], head: number): Float32Array {
   if (head !== MEAN) return rows[head]!;
   return rows[0]!.map((_, i) => rows.reduce((sum, row) => sum + row[i]!, 0) / rows.length);
@@ -502,7 +506,10 @@ function softmax(scores: Float32Array): Float32Array {
   return e.map((x) => x / sum);
 }
 
-/** Shows the text, shaded by the chosen token's attention to each token, with arcs to the `ARCS` largest weights. */
+/**
+ * Shows the text. Each token is shaded by how much the token of `row` attends to it. Arcs lead to the `ARCS` tokens
+ * with the largest weights.
+ */
 function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; pointed: Signal<number | null> }) {
   const box = useRef<HTMLDivElement>(null);
   const paths = useSignal<{ d: string; w: number }[]>([]);

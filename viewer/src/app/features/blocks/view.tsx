@@ -1,5 +1,5 @@
-// The Blocks view: how each token's residual stream changes over the blocks, and what each block's output would
-// predict.
+// The Blocks view: how each token's residual stream changes over the blocks, and which next token the model would
+// predict from each block's output.
 
 import { Layers } from "lucide";
 import { useSignal } from "@preact/signals";
@@ -16,16 +16,16 @@ import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-const MIN_COLUMNS = 10; // minimum number of columns (tokens)
-const COLUMN = 78; // pixels per column
-const NAMES = 110; // pixels of the row headers
+const MIN_COLUMNS = 10; // minimum number of columns; each column is a token
+const COLUMN = 78; // width of a column in pixels
+const NAMES = 110; // width of the row headers in pixels
 
 type Show = "token" | "norm" | "change";
 
 /** Returns the integers from `first` up to, but not including, `end`. */
 const range = (first: number, end: number) => Array.from({ length: Math.max(0, end - first) }, (_, i) => first + i);
 
-/** Returns names for the rows while no column is computed, so that the table has its final height. */
+/** Returns provisional row names. Until a column is computed, they give the table its final number of rows. */
 function expected(): string[] {
   const { model } = engine();
   const of = [...model.names.activations.keys()];
@@ -40,8 +40,9 @@ function BlocksView() {
   if (!busy || !kept.current.length) kept.current = generation.read.value;
   const tokens = kept.current;
   const total = tokens.length;
-  const end = useSignal<number | null>(null); // one past the last column; null: the end of the text, also as it grows
-  const chosen = useSignal<[number, number] | null>(null); // (token, block)
+  // The position after the last column's token. Null: the columns end with the text, also while the text grows.
+  const end = useSignal<number | null>(null);
+  const chosen = useSignal<[number, number] | null>(null); // a cell: (token, row); row 0 is the embedding
   const show = useSignal<Show>("token");
   const shown = useSignal(MIN_COLUMNS);
   const problem = useSignal("");
@@ -82,7 +83,8 @@ function BlocksView() {
     };
   }, []);
   useLayoutEffect(() => {
-    if (box.current) box.current.scrollLeft = box.current.scrollWidth; // the details below are about the last column
+    // scrolls to the last column, which the panel below describes unless a cell is chosen
+    if (box.current) box.current.scrollLeft = box.current.scrollWidth;
   }, [last, names.length]);
   const peak = show.value === "token" ? 1 : most(show.value);
   const [ct, cb] = chosen.value ?? [last - 1, Math.min(blocks.row.value ?? Infinity, names.length - 1)];

@@ -1,4 +1,4 @@
-// The field for messages.
+// The text field in which the user writes messages to the model.
 
 import { SendHorizontal, Square } from "lucide";
 import { createRef, type RefObject } from "preact";
@@ -11,7 +11,7 @@ import style from "./style.module.css";
 
 const message = createRef<HTMLTextAreaElement>();
 
-/** Focuses the field for a message, except on touch screens, where this would open a keyboard. */
+/** Focuses the field for a message, except on touch screens, where the focus opens a keyboard. */
 export function focusMessage(): void {
   if (matchMedia("(hover: hover)").matches) message.current?.focus({ preventScroll: true });
 }
@@ -49,9 +49,9 @@ export function Field({ label, value, placeholder = "", focused = false, onInput
       value={value}
       onInput={(event) => onInput(event.currentTarget.value)}
       onKeyDown={(event) => {
-        if (event.isComposing) return; // Enter selects a word of an input method
+        if (event.isComposing) return; // this Enter confirms a word of an input method (IME)
         if (event.key === "Escape" && onEscape) {
-          event.preventDefault(); // Escape also stops an answer
+          event.preventDefault(); // otherwise, the view would also stop the answer
           onEscape();
         }
         if (event.key !== "Enter" || event.shiftKey) return;

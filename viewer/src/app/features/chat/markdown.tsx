@@ -1,5 +1,5 @@
-// Shows Markdown as elements. HTML in the text stays text, links open only web and mail addresses, and images are not
-// fetched.
+// Shows Markdown as elements. HTML and images are shown as source text, so no image is fetched. Only web and mail
+// addresses become links.
 
 import { Lexer, type Token, type Tokens } from "marked";
 import type { ComponentChildren } from "preact";
@@ -25,7 +25,8 @@ function Block({ token }: { token: Token }) {
     case "paragraph":
       return <p>{inline(token.tokens)}</p>;
     case "heading": {
-      const Tag = `h${Math.min(6, (token as Tokens.Heading).depth + 2)}` as "h3"; // below the page's own headings
+      // a heading of depth 1 becomes h3, because h1 and h2 are headings of the page
+      const Tag = `h${Math.min(6, (token as Tokens.Heading).depth + 2)}` as "h3";
       return <Tag>{inline(token.tokens)}</Tag>;
     }
     case "code":
@@ -133,11 +134,11 @@ function Inline({ token }: { token: Token }) {
         <>{unescaped((token as Tokens.Text).text)}</>
       );
     default:
-      return <>{token.raw}</>; // images and HTML
+      return <>{token.raw}</>; // images and HTML, as source text
   }
 }
 
-/** Returns a text with its HTML entities, which a model may write, replaced by the characters that they stand for. */
+/** Replaces HTML entities such as `&lt;`, which a model may write, with the characters that they stand for. */
 function unescaped(text: string): string {
   const known: Record<string, string> = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#39;": "'" };
   return text.replace(/&(lt|gt|amp|quot|#39);/g, (entity) => known[entity]!);

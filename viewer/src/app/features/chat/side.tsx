@@ -1,4 +1,4 @@
-// The conversations that this browser stores, and the settings.
+// The list of conversations that this browser stores, and the settings of the chat.
 
 import { Download, FolderOpen, Plus, Trash2 } from "lucide";
 import { useRef } from "preact/hooks";
@@ -77,7 +77,7 @@ export function List() {
   );
 }
 
-/** Saves the conversation in the format of `glgpt chat`. */
+/** Offers the conversation as a JSON file in the format that `glgpt chat` reads and writes. */
 function save(): void {
   offerFile(savedText(engine().model.manifest.model, chat.messages), "application/json", "conversation.json");
 }

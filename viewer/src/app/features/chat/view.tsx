@@ -19,7 +19,7 @@ import { List, Settings } from "./side";
 import { chat, params } from "./store";
 import style from "./style.module.css";
 
-const END = 60; // the page scrolls with an answer while at most this many pixels of the page are below the window
+const END = 60; // the page scrolls with an answer while fewer than this many pixels of the page are below the window
 const INSIDE: readonly [ViewName, string][] = [
   ["attention", "Attention"],
   ["blocks", "Blocks"],
@@ -51,11 +51,11 @@ function ChatView() {
   );
 }
 
-/** Shows the messages of the conversation, or questions to try before the first message. */
+/** Shows the messages of the conversation. Before the first message, shows questions to try. */
 function Messages() {
   const { messages, dropped } = chat.current.value;
   const end = useRef<HTMLDivElement>(null);
-  const follows = useRef(true); // scrolls with the answer, unless the reader has scrolled up
+  const follows = useRef(true); // true if the page scrolls with the answer: the reader has not scrolled up
   const length = generation.tokens.value.length;
   useEffect(() => {
     const scrolled = () => (follows.current = document.documentElement.scrollHeight - scrollY - innerHeight < END);
@@ -196,7 +196,10 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
   );
 }
 
-/** Shows an answer: formatted, or as tokens if the answer is part of the text that the other views show. */
+/**
+ * Shows an answer as formatted text, or as tokens if `chat.asTokens` is set. Only the answer that the other views show
+ * at the end of their text has tokens.
+ */
 function AnswerOf({ message, at }: { message: ChatMessage; at: number }) {
   const written = chat.written.value?.message === at ? chat.written.value : null;
   const last = at === chat.current.value.messages.length - 1;
@@ -263,13 +266,13 @@ function answerAgain(): void {
   focusMessage();
 }
 
-/** Shows an answer as tokens, or as text again. */
+/** Switches an answer between tokens and formatted text. */
 async function showTokens(at: number): Promise<void> {
   const shown = chat.written.value?.message === at && chat.asTokens.value;
   if (shown || (await chat.inspect(at))) chat.asTokens.value = !shown;
 }
 
-/** Opens the other views at the chosen token of an answer. */
+/** Shows links that open an answer in other views. A token of this answer that is already chosen stays chosen there. */
 function Inside({ at }: { at: number }) {
   const { manifest } = engine().model;
   return (

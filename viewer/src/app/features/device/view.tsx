@@ -1,4 +1,5 @@
-// The Device view: the GPU, the recorded programs chosen for it, and the comparison with the desktop.
+// The Device view: the GPU, the recorded programs chosen for it, and a comparison of this browser's results with
+// those of the desktop.
 
 import { CircleCheck, CircleX, Cpu } from "lucide";
 import type { Parity } from "../../../runtime/engine/parity";
@@ -16,7 +17,7 @@ import style from "./style.module.css";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-const OWN = ["state", "input", "scratch"]; // roles of the textures other than weights
+const OWN = ["state", "input", "scratch"]; // roles of all textures except weights, which programs share
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 function DeviceView() {
@@ -29,7 +30,8 @@ function DeviceView() {
   const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
     (role) => info.textureBytes[role] ?? 0,
   );
-  const queries = bytesOfQueries(generate, queriesOf(model, generate)); // while Attention or Passes is shown
+  // bytes of the separate textures for each layer's queries, which exist while Attention or Passes is shown
+  const queries = bytesOfQueries(generate, queriesOf(model, generate));
   const now = player.separated ? queries : 0;
   const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);
   return (
@@ -121,7 +123,7 @@ function Measurements({ of }: { of: readonly (readonly [string, number])[] }) {
   );
 }
 
-/** Draws weights, caches and scratch textures as shares of a bar. */
+/** Draws a bar with three segments, in proportion to the bytes of weights, caches and scratch textures. */
 function Shares({ of }: { of: readonly number[] }) {
   return (
     <div class={style.shares} aria-hidden="true">
@@ -132,7 +134,7 @@ function Shares({ of }: { of: readonly number[] }) {
   );
 }
 
-/** Returns why this kernel and this way to fetch texels are in use. */
+/** Returns how the kernel in use and the way to fetch texels were chosen. */
 function chosenBy(guessed: boolean, measured: boolean): string {
   if (!guessed) return "Measured on this device";
   const next = measured ? "measured since, applied on your next visit" : "to be measured for your next visit";

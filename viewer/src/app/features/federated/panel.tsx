@@ -1,4 +1,5 @@
-// The "Together" panel: the invitation, this device's part, the other devices, and the shared model's progress.
+// The "Together" panel of federated training: the form to join, the state of this device, a table of all devices, and
+// the losses and the latest sample of the shared model.
 
 import { Facts } from "../../ui/facts";
 import { useSignal } from "@preact/signals";

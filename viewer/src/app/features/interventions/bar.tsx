@@ -1,4 +1,5 @@
-// The bar over the bottom of every view: the active changes, and the first difference that they make to the text.
+// The bar at the bottom of every view. It lists the active interventions, which change the model, and quotes the first
+// difference that they make to the text.
 
 import { Scissors, X } from "lucide";
 import { useEffect } from "preact/hooks";
@@ -12,10 +13,13 @@ import { bothWritten, parting, Verdict } from "./compared";
 import { named, Strength } from "./controls";
 import style from "./style.module.css";
 
-const SOME = 8; // tokens of each text that the bar quotes
-const SOON = 300; // ms before the effect of a change is computed, so that the view draws first
+const SOME = 8; // number of tokens quoted from each text, from the first difference on
+const SOON = 300; // ms to wait before computing the effect of a change, so that the view draws first
 
-/** Starts computing a change's effect when both texts are complete. Only the bar uses it, so that it runs once. */
+/**
+ * Computes how the change affects the probability of the original text, when both texts are complete. Only the bar
+ * calls this hook, so that the computation runs once.
+ */
 function useWeighed(whole: readonly Tok[] | null): void {
   const still = bothWritten();
   useEffect(() => {
@@ -25,7 +29,10 @@ function useWeighed(whole: readonly Tok[] | null): void {
   }, [still, whole, interventions.applied.value, route.view.value]);
 }
 
-/** Quotes the first difference between the texts before and after the change, on views that do not show the texts. */
+/**
+ * Quotes the first difference between the texts before and after the change. In the Text view, quotes nothing, because
+ * that view shows both texts.
+ */
 function Parting() {
   const [whole, now] = [interventions.before.value, generation.tokens.value];
   useWeighed(whole);

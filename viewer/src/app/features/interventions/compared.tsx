@@ -8,12 +8,12 @@ import { percent } from "../../ui/tools";
 import style from "./style.module.css";
 
 const SHOWN = 6; // alternatives listed for each text
-const MAX_SHIFT = 3; // change in nats at which a token has its deepest colour
+const MAX_SHIFT = 3; // nats: a token has its deepest colour if its log-probability changes by this much or more
 
 /** True if both texts, before and after the change, are complete. */
 export const bothWritten = () => !generation.running.value && !interventions.status.value;
 
-/** Returns the position of the first generated token at which the changed model's text differs; -1: there is none. */
+/** Returns the position of the first generated token in which the changed model's text differs, or -1. */
 export const parting = (whole: readonly Tok[], now: readonly Tok[]) =>
   whole.findIndex((tok, i) => !tok.given && now[i] && now[i].id !== tok.id);
 
@@ -106,7 +106,7 @@ export function Compared() {
   );
 }
 
-/** Returns the attributes of a token that the change made less or more likely. */
+/** Returns the attributes that colour a token by how much less or more likely the change made it. */
 function shiftOf(tok: Tok, i: number) {
   const by = interventions.shifts.value?.[i] ?? NaN;
   if (tok.given || !Number.isFinite(by)) return { class: "" };
@@ -126,10 +126,13 @@ function meanShift(whole: readonly Tok[]): number | null {
   return all.length ? all.reduce((a, b) => a + b, 0) / all.length : null;
 }
 
-const LITTLE = 0.05; // nats per token: too little for a reader to notice
-const MUCH = 0.5;
+const LITTLE = 0.05; // nats per token; a smaller effect is too small for a reader to notice
+const MUCH = 0.5; // nats per token from which on an effect is called large
 
-/** Rates a change by its mean shift, because even a tiny change alters some random draw and with it the text. */
+/**
+ * Rates a change of the model by its mean shift, not by whether the texts differ: even a tiny change alters some random
+ * draw, and then the text differs.
+ */
 export function Verdict({ whole, differs }: { whole: readonly Tok[]; differs: boolean }) {
   const by = meanShift(whole);
   if (by === null) return null;
@@ -147,7 +150,7 @@ export function Verdict({ whole, differs }: { whole: readonly Tok[]; differs: bo
   );
 }
 
-/** Describes how much the change moved the log-probability of the original model's token. */
+/** Describes by how much the change of the model moved the log-probability of the token in the original text. */
 function changed(whole: Tok | undefined, now: Tok | undefined): string {
   const p = now?.top?.find((c) => c.id === whole?.id)?.p;
   if (!whole?.p || !p) return "";

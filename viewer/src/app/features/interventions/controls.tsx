@@ -1,4 +1,4 @@
-// The controls that change parts of the model.
+// The controls for interventions: they ablate, scale, patch or steer parts of the model, or replace attention patterns.
 
 import { useSignal } from "@preact/signals";
 import { Scissors, Undo2 } from "lucide";
@@ -11,7 +11,7 @@ import { interventionName } from "../../ui/names";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-/** Describes a change to the model in use. */
+/** Returns a description, in words, of an intervention on the model in use. `change` is its text form. */
 export const named = (change: string) => interventionName(engine().model.names, change);
 
 export function AblateButton({ part }: { part: string }) {
@@ -33,7 +33,7 @@ export function AblateButton({ part }: { part: string }) {
   );
 }
 
-/** Returns all active changes except those of this kind to this part, which a new change replaces. */
+/** Returns the active interventions without those of `kind` on `part`, because a new intervention replaces them. */
 const others = (part: string, kind: "pattern" | "patch" | "steering") =>
   interventions.parts.value.filter((each) => {
     const change = parseIntervention(each);
@@ -46,7 +46,7 @@ const PATTERN_NAMES: Record<string, string> = {
   first: "the first token",
 };
 
-/** Selects what a head, or all heads of a layer, attend to: unchanged, or a fixed pattern. */
+/** Shows a menu for the attention pattern of a head, or of all heads of a layer: unchanged, or a fixed pattern. */
 export function LooksAt({ part }: { part: string }) {
   const { patterns = [] } = engine().model.manifest;
   const made = interventions.parts.value
@@ -75,7 +75,7 @@ export function LooksAt({ part }: { part: string }) {
   );
 }
 
-/** Shows the controls for interventions on a block; `token` is the position that a patch applies to. */
+/** Shows the controls for interventions on a block; `token` is the position that a patch changes. */
 export function AblateButtons({ block, token }: { block: number; token: number }) {
   return (
     <div class={classes(ui.buttons, style.parts)}>
@@ -92,7 +92,7 @@ export function AblateButtons({ block, token }: { block: number; token: number }
 
 const STRENGTHS = [-1, 0, 0.5, 2, 4, 8];
 
-/** Selects the factor of a change: 0 switches a part off, 2 doubles what it adds. */
+/** Shows a menu for an intervention's factor: 0 switches a part off, 2 doubles what the part adds to the stream. */
 export function Strength({ of }: { of: string }) {
   const change = parseIntervention(of);
   const known = [...new Set([...STRENGTHS, change.factor])].sort((a, b) => a - b);
@@ -116,7 +116,10 @@ export function Strength({ of }: { of: string }) {
   );
 }
 
-/** Activation patching: at one token, replaces the output of a part of a block with its output for another text. */
+/**
+ * Shows the controls for activation patching. At one token, a patch replaces the output of a block, or of a part of the
+ * block, with the output of the same block or part for another text.
+ */
 function Patch({ block, token }: { block: number; token: number }) {
   const text = useSignal("");
   const of = useSignal(""); // part of the block, such as "attn"; "": the whole block
@@ -160,7 +163,10 @@ function Patch({ block, token }: { block: number; token: number }) {
   );
 }
 
-/** Steering: adds to a block's output the difference between the residual streams at the ends of two texts. */
+/**
+ * Shows the controls for steering, which adds a direction to a block's output. The direction is the difference between
+ * this output at the last tokens of two texts.
+ */
 function Steer({ block }: { block: number }) {
   const towards = useSignal("");
   const away = useSignal("");

@@ -12,13 +12,13 @@ import ui from "../../ui/shared.module.css";
 import { learning } from "./store";
 import style from "./style.module.css";
 
-/** Selects a model. If that is the visitor's own model and none was trained yet, opens the Train view. */
+/** Selects a model. If the visitor selects their own model before training one, opens the Train view. */
 async function choose(which: Used): Promise<void> {
   await models.use(which);
   if (which === "mine" && !engine().training.session) route.show("train");
 }
 
-/** Selects the model that all tabs show: the page's own, the one in training, or one from files. */
+/** Shows buttons that select the model of all tabs: the page's own, the one in training, or one from files. */
 function ModelSwitch() {
   useEffect(() => learning.watch(), []);
   const { used, switching, fileName } = models;
@@ -89,7 +89,7 @@ function TrainingChip() {
   );
 }
 
-/** Shows the chip and the switch. While the model loads, reserves the space of the switch. */
+/** Shows the chip and, on a page that can train, the switch. Reserves the switch's space while the model loads. */
 function Corner() {
   const { phase } = models;
   const trains = generation.manifest.value?.training;

@@ -1,5 +1,5 @@
-// The start screen of a page without weights: a place to drop a model's files, the memory that the model needs, and the
-// models in this browser's storage.
+// The start screen of a page that was exported without weights. It opens a model's files, shows the memory that the
+// model needs, and lists the models in this browser's storage.
 
 import { useEffect, useRef } from "preact/hooks";
 import { canKeep } from "../../../runtime/engine/kept-models";
@@ -65,7 +65,7 @@ function Choose() {
   );
 }
 
-/** Shows the address of the model that the link to this page names, and a button that fetches the model. */
+/** Shows the address of a model, which the link to this page contains, and a button that fetches the model. */
 function Link({ url }: { url: URL }) {
   const name = decodeURIComponent(url.pathname.split("/").at(-1) ?? "");
   return (
@@ -90,13 +90,13 @@ function Link({ url }: { url: URL }) {
   );
 }
 
-/** Shows the size of a model, the memory that it needs, and the button that loads it. */
+/** Shows an opened model: its size, the memory that it needs, and a button that loads the weights. */
 function Found({ model }: { model: Openable }) {
   const { file, weights, all } = model.bytes;
   const button = useRef<HTMLButtonElement>(null);
   const idle = opening.doing.value === "";
   useEffect(() => {
-    if (idle) button.current?.focus(); // the button is disabled while work is in progress
+    if (idle) button.current?.focus(); // until then, the button is disabled and cannot be focused
   }, [idle]);
   const mix = model.mix === "file" ? "" : ` in the mix ${model.mix}`;
   const rows: [string, string][] = [
@@ -144,7 +144,7 @@ function Found({ model }: { model: Openable }) {
   );
 }
 
-/** Describes the memory that the browser reports for this device. */
+/** Returns a text about the memory that the browser reports, with a warning if `needed` bytes may not fit. */
 function available(needed: number): string {
   const { deviceMemory } = navigator as { deviceMemory?: number };
   if (deviceMemory === undefined) return "this browser does not report the device's memory";
@@ -165,7 +165,7 @@ function Doing() {
   );
 }
 
-/** Shows an error message. If the message has a command, the command is in a monospaced font. */
+/** Shows an error message. If the message ends with a `glgpt export` command, the command is in a monospaced font. */
 function Problem({ text }: { text: string }) {
   const at = text.indexOf("glgpt export ");
   if (at < 0) return <>{text}</>;

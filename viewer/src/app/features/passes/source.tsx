@@ -22,7 +22,10 @@ function Marked({ text }: { text: string }) {
   );
 }
 
-/** Splits a shader into the recorder's prelude, which ends with the tensors' `STORE_` macros, and the text after it. */
+/**
+ * Splits a shader into the prelude that the recorder generates and the shader's own code after it. The last line of the
+ * prelude defines a `STORE_` macro.
+ */
 export function split(text: string): [string, string] {
   const lines = text.split("\n");
   const last = lines.findLastIndex((line) => line.startsWith("#define STORE_"));
@@ -35,7 +38,7 @@ export function split(text: string): [string, string] {
   ];
 }
 
-/** Shows a shader: its text after the recorder's prelude, and the prelude, which is folded. */
+/** Shows a shader's own code and, folded below it, the generated prelude. */
 export function Source({ name, text }: { name: string; text: string }) {
   const [before, own] = split(text);
   return (

@@ -1,5 +1,5 @@
-// The Passes view: the recorded program as a list, played pass by pass. An entry of the program is a list of passes for
-// one purpose, such as decoding a token.
+// The Passes view: lists the passes of the recorded program and plays them one by one. An entry of the program is a
+// list of passes for one purpose, such as decoding a token.
 
 import { ListVideo, Pause, Play, SkipBack, StepBack, StepForward, Timer } from "lucide";
 import { useSignal } from "@preact/signals";
@@ -241,7 +241,7 @@ function TimeButton({ entry, disabled, found }: TimeProps) {
   );
 }
 
-/** Lists the shaders that take most of the time. */
+/** Shows the total time of an entry and the four shaders that take most of it. */
 function Shares({ entry, timing }: { entry: Entry; timing: Timing }) {
   const sums = new Map<string, number>();
   entry.passes.forEach((p, i) => sums.set(stem(p), (sums.get(stem(p)) ?? 0) + timing.us[i]!));
@@ -261,11 +261,11 @@ interface SheetProps {
   choose: (at: number) => void;
 }
 
-/** Shows thumbnails of what each pass wrote, which are drawn as the passes are played. */
+/** Shows a thumbnail of each pass's output. Plays the passes up to `at` and draws their thumbnails. */
 function Sheet({ entry, at, choose }: SheetProps) {
   const sheet = useRef<HTMLDivElement>(null);
   const painted = useRef({ key: "", upTo: -1 });
-  const word = useSignal(""); // the sampled token, shown as text instead of a thumbnail
+  const word = useSignal(""); // the chosen token, shown as text instead of a thumbnail
   const busy = generation.running.value;
   const ids = busy ? "" : generation.ids.value.join();
   useDevice(
@@ -288,7 +288,8 @@ function Sheet({ entry, at, choose }: SheetProps) {
         }
         model.player.play(entry.name, i, i + 1);
         const { view, firstColumn } = writtenBy(model.player, texture, entry.passes[i], text.length);
-        const written = entry.passes[i]!.row ? text.length : Infinity; // only a cache has rows that are not in use yet
+        // only a pass that writes a cache has `row`; the cache's rows after the text are not in use yet
+        const written = entry.passes[i]!.row ? text.length : Infinity;
         const height = Math.min(view.rows / view.tiles[0], written);
         const rows = height * view.tiles[0];
         const shown = { rows, first: 0, height, firstColumn, range: null, palette: PALETTES[0] };
@@ -352,19 +353,19 @@ function Sheet({ entry, at, choose }: SheetProps) {
   );
 }
 
-/** The token that an entry's last pass chose, and the likeliest alternatives. */
+/** The token that an entry's last pass chose, with its probability `p`, and the likeliest tokens. */
 interface Outcome {
   id: number;
   p: number;
   top: readonly Candidate[];
 }
 
-const TOKEN = "token"; // the one-texel texture that holds the chosen id
+const TOKEN = "token"; // the texture of one texel that holds the id of the chosen token
 const LIKELIEST = 5;
 
 const writesToken = (pass: Pass) => pass.outputs.some(([texture]) => texture === TOKEN);
 
-/** Shows the token that the last pass chose: the one with the greatest of the logits from the previous pass. */
+/** Shows the token that the last pass chose: the one with the greatest logit. The previous pass computed the logits. */
 function Chosen({ entry, at }: { entry: Entry; at: number }) {
   const found = useSignal<Outcome | null>(null);
   const busy = generation.running.value;
@@ -508,11 +509,11 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
   );
 }
 
-/** Returns the row and column labels of a pass's output; an output other than an activation or a cache has none. */
+/** Returns the row and column labels of a pass's output. Only activations and caches have labels. */
 function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
   const { model } = engine();
   const { view, rows } = outcome(model, entry, pass, texture);
-  // shown in its memory layout
+  // the output is shown in its memory layout, in which a row is not a token
   if (view.tiles[0] * view.tiles[1] === 1 && model.player.spec(texture).layers > 1) return {};
   const size = sizes(entry.inputs, "ids.")[0] ?? 1; // tokens that the entry processes at once
   const name = model.names.activations.has(texture) ? texture : pass.label;

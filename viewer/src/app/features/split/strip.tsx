@@ -1,4 +1,5 @@
-// The strip above the views of a split model: the blocks that run on each side, the traffic, and each side's time.
+// The strip above the views of a split model, whose blocks run partly in this page and partly on a server. It shows
+// where each block runs, the network traffic, and the time that the page, the network and the server take.
 
 import { untracked, useSignal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
@@ -78,7 +79,7 @@ function SplitStrip() {
   );
 }
 
-/** Describes the connection. */
+/** Returns a text about the state of the connection to the server. */
 function said(): string {
   const problem = split.problem.value;
   switch (split.status.value) {
@@ -91,11 +92,11 @@ function said(): string {
   }
 }
 
-// docs/guide/split.md, "What a hidden state gives away"
+// measured in docs/guide/split.md, "What a hidden state gives away"
 const LEAK = "For glgpt's own model, a linear map recovers 95 to 99% of the tokens at any split point.";
 const WHEN = { slow: null, always: true, never: false };
 
-/** Selects when the page guesses several tokens, which the server then checks in one round trip. */
+/** Shows a menu for when the page guesses several tokens, which the server then checks in one round trip. */
 function Guessing({ model }: { model: Model }) {
   const name = Object.entries(WHEN).find(([, how]) => how === split.speculate.value)![0];
   return (
@@ -116,7 +117,7 @@ function Guessing({ model }: { model: Model }) {
   );
 }
 
-/** Sets the number of blocks that run in the page. */
+/** Shows a slider for the number of blocks that run in the page. */
 function Slider({ model, here, blocks }: { model: Model; here: number; blocks: number }) {
   const cut = model.interventions.active;
   return (
@@ -139,7 +140,7 @@ function Slider({ model, here, blocks }: { model: Model; here: number; blocks: n
   );
 }
 
-/** Shows a table with the speed and cost of each split point (number of blocks in this page) that was tried. */
+/** Shows the speed, bytes and times of each split point (number of blocks in this page) that was tried. */
 function Tried({ blocks, here }: { blocks: number; here: number }) {
   const tried = [...split.tried.value].sort(([a], [b]) => a - b);
   if (!tried.length)
@@ -216,7 +217,7 @@ function Side({ label, names, busy, kind, behind }: SideProps) {
 
 const PLACES: Record<string, string> = { here: "here", wire: "on the network", there: "on the server" };
 
-/** Shows a bar that divides a token's time: in this page, on the network, on the server. */
+/** Shows a bar that divides the time of a token into the times in this page, on the network and on the server. */
 function Bars() {
   const { here, wire, there } = split.mean.value;
   const sum = here + wire + there;
@@ -241,7 +242,7 @@ function Bars() {
   );
 }
 
-/** Shows a field for the access token, if the server requires one. */
+/** Shows a field for the access token that the server requires. */
 function Token({ model }: { model: Model }) {
   const token = useSignal("");
   const send = (event: Event) => {

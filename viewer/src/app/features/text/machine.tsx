@@ -1,5 +1,6 @@
-// The machine: a live picture of the whole model. Each column is a block. Each cell is a stage: a pass whose output is
-// drawn from the texture that the pass wrote. Lines show how the residual stream runs through the blocks.
+// The machine: a live picture of the whole model. Each column is a block, except the first (the embedding) and the last
+// (the logits). Each cell shows a stage: the output of one pass, drawn from the texture that the pass wrote. Lines show
+// how the residual stream runs through the blocks.
 
 import type { ComponentChildren } from "preact";
 import { useSignal, type Signal } from "@preact/signals";
@@ -28,11 +29,11 @@ import style from "./machine.module.css";
 
 const ENTRY = "decode";
 const COARSE = 3; // page pixels per picture pixel in each direction, so that fewer pixels are drawn
-const WORDS = 4; // alternatives below the generated token
+const WORDS = 4; // number of alternatives below the generated token
 const TIP = 320; // width in pixels of the description of a stage
 const TINY = 20; // maximum width in pixels of a column that is too narrow for a label
 
-/** The title and the description of each role, shown next to the names of its rows. */
+/** The title and the description of each role of a row, shown next to the names of the rows with this role. */
 const DOES: Record<Role, readonly [string, string]> = {
   attention: ["Attention", "reads earlier tokens"],
   mlp: ["MLP", "works on one token"],
@@ -86,7 +87,7 @@ function Explained({ blocks, children }: { blocks: number; children: ComponentCh
   );
 }
 
-/** Follows the width of an element in pixels. */
+/** Returns a signal with the current width of an element in pixels. */
 function useWidth(of: { current: HTMLElement | null }): Signal<number> {
   const width = useSignal(0);
   useLayoutEffect(() => {
@@ -140,7 +141,7 @@ function Lines({ layout, roles }: { layout: Layout; roles: readonly Role[] }) {
   );
 }
 
-/** Restarts the animations of the cells without rendering the cells again, so that they keep the focus. */
+/** Restarts the animations of the cells without rendering the cells again, so that the focused cell keeps the focus. */
 function restartAnimations(cells: HTMLElement | null): void {
   for (const each of cells?.getAnimations({ subtree: true }) ?? []) {
     each.cancel();
@@ -162,7 +163,7 @@ function Cells() {
   const columns = 2 + model.manifest.config.n_layer;
   const layout = useMemo(() => new Layout(width.value, columns), [width.value]);
   const stop = useSignal(0); // the cell that the Tab key focuses
-  const pointed = useSignal<number | null>(null); // the cell that is described
+  const pointed = useSignal<number | null>(null); // the cell that the tooltip describes; null: no tooltip
   const margins = marginsOf(rolesOf(model.names));
   const lines = model.names.stages.length;
   const busy = generation.running.value;
@@ -190,7 +191,7 @@ function Cells() {
         drawn.value = true;
         if (!generation.running.value) restartAnimations(over.current);
       };
-      await made.prepare(); // now, so that no token of a generation waits for it
+      await made.prepare(); // compiles shaders now, so that no token of a generation waits for them
       if (there() !== target) return; // the view is gone
       m.cache.watcher = strip.current = made;
       await still(made);
@@ -240,7 +241,7 @@ function Cells() {
 const marginOf = ([above, below]: readonly [number, number] = [0, 0], gap: number) =>
   `${above}px ${gap}px ${below}px 0`;
 
-/** Shows the machine for the recorded generation: the recorded cells, and the recorded tokens one after the other. */
+/** Shows the machine for the recorded generation: the picture and the tokens as they were at token `at`. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
   const frame = useRef<HTMLDivElement>(null);
   const width = useWidth(frame);
@@ -281,7 +282,7 @@ function RecordedPicture({ at, layout }: { at: number; layout: Layout }) {
   );
   const [width, height] = useMemo(recordedSize, []);
   const [cell] = machine.cell;
-  const labels = layout.left(1, cell) - cell; // width of the column with labels, which is empty in the picture
+  const labels = layout.left(1, cell) - cell; // width of the label column, which the picture lacks
   useLayoutEffect(() => {
     const flat = canvas.current?.getContext("2d");
     if (!flat) return;
@@ -300,7 +301,7 @@ function recordedSize(): [number, number] {
   return [fromBase64(machine.pictures[0]!).length / height, height];
 }
 
-/** Decodes a recorded picture of the machine: a byte per pixel, 127 is zero. */
+/** Decodes a recorded picture of the machine, which has a byte per pixel. Byte 127 stands for zero. */
 function recordedPicture(bytes: Uint8Array, width: number, height: number): ImageData {
   const picture = new ImageData(width, height);
   bytes.forEach((byte, i) => {
@@ -310,7 +311,7 @@ function recordedPicture(bytes: Uint8Array, width: number, height: number): Imag
   return picture;
 }
 
-/** Shows the labels of the rows, to the left of the first block: what each group does, and the name of each row. */
+/** Shows labels to the left of the first block: what each group of rows does, and the name of each row. */
 function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) {
   return (
     <div class={style.rowNames} aria-hidden="true">
@@ -328,7 +329,10 @@ function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) 
   );
 }
 
-/** Shows labels below the columns. With many blocks, only every fifth has a label. Narrow columns have numbers only. */
+/**
+ * Shows labels below the columns. With many blocks, only every fifth block has a label. If columns are narrow, a
+ * block's label is only its number.
+ */
 function BlockNames({ layout: { columns, labels, unit } }: { layout: Layout }) {
   const narrow = labels === 0;
   const ends = unit > TINY;
@@ -345,13 +349,13 @@ function BlockNames({ layout: { columns, labels, unit } }: { layout: Layout }) {
   );
 }
 
-/** The view that a click on a stage opens. */
+/** The title of the view that a click on a stage opens, and the function that opens it. */
 interface Target {
   view: string;
   open: () => void;
 }
 
-/** Returns the view that shows a stage best, with a function that opens it at the stage's block. */
+/** Returns the view that shows a stage best, and a function that opens the view at the stage's block. */
 function targetOf(stage: Stage): Target {
   const { names } = engine().model;
   const block = names.block(stage.of);
@@ -436,13 +440,13 @@ function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
   );
 }
 
-/** True if the slider has moved this stage's block to the server. */
+/** True if the visitor has moved this stage's block to the server with the split slider. */
 function isThere({ column }: Stage): boolean {
   const { model } = engine();
   return model.placement.movable && split.here.value < model.manifest.config.n_layer && column > split.here.value;
 }
 
-/** True if an intervention changes this stage: all of it or one of its heads. */
+/** True if an intervention changes the block, the part of the block, or a head whose output this stage shows. */
 function isIntervened({ label, part }: Stage): boolean {
   const { names } = engine().model;
   if (!part) return false;
@@ -451,7 +455,10 @@ function isIntervened({ label, part }: Stage): boolean {
     .some((cut) => cut === part || names.whole(cut) === names.block(label) || headIn(names, cut)?.of === part);
 }
 
-/** Shows the generated token and its likeliest alternatives; with `input`, shows the token that the model read last. */
+/**
+ * Shows the last generated token among tokens 0 to `at`, and its likeliest alternatives. With `input`, shows the token
+ * that the model read to generate it.
+ */
 function Word({ at = generation.tokens.value.length - 1, input = false }: { at?: number; input?: boolean }) {
   const all = generation.tokens.value.slice(0, at + 1);
   const last = all.findLastIndex((t) => !t.given);
@@ -506,7 +513,7 @@ async function still(strip: Strip): Promise<void> {
   const ids = generation.readIds.value;
   if (generation.running.value || !ids.length) return;
   const given = ids.length > 1 ? ids.slice(0, -1) : ids; // the input that produced the last token
-  await strip.prepare(); // again, because another view may have resized the canvas
+  await strip.prepare(); // again, because another view may have resized the shared drawing canvas
   await model.player.prepare(ENTRY);
   await model.cache.rewind(given, ENTRY);
   strip.see(given.length);

@@ -13,20 +13,20 @@ import ui from "../../ui/shared.module.css";
 import style from "./sampling.module.css";
 
 const BARS = 10;
-const FALLS = 1500; // ms of the animation of a draw (see `.falls`)
+const FALLS = 1500; // duration in ms of the animation of a draw (CSS class `.falls`)
 
-/** The model's prediction for one position: all tokens, likeliest first. */
+/** The model's probabilities at one position: those of all tokens, likeliest first. */
 interface Distribution {
   at: number;
   key: string;
   all: Candidate[];
-  /** Logit minus log-probability; the same for all tokens. */
+  /** A token's logit minus its log-probability. This difference is the same for all tokens. */
   level: number;
 }
 
 /** Shows the sliders of the sampling settings. */
 export function Sliders() {
-  const remote = engine().model.split !== null; // a split server supports no repetition penalty
+  const remote = engine().model.split !== null; // the server of a split model supports no repetition penalty
   return (
     <>
       <Slider
@@ -82,19 +82,20 @@ export function Sliders() {
   );
 }
 
-/** Shows the distribution of a token under the current settings, and the token that was drawn. */
+/** Shows the distribution at one position under the current settings, and the token that was drawn. */
 export function Sampling() {
   const { tokens, chosen, running } = generation;
   const found = useSignal<Distribution | null>(null);
   const shown = useRef({ key: "", until: 0 }); // the last draw that was animated, and when its animation ends
   const busy = running.value;
   const { vocab_size } = engine().model.manifest.config;
-  const at = chosen.value || tokens.value.length - 1; // the first token has no prediction
+  // the chosen token, or the last one if no token is chosen or if the chosen token is the first (without a prediction)
+  const at = chosen.value || tokens.value.length - 1;
   const key = busy ? "" : generation.ids.value.slice(0, at + 1).join();
   const tok = tokens.value[at];
   useDevice(
     async (model) => {
-      if (model.split) return; // a split server sends the likeliest tokens only
+      if (model.split) return; // the server of a split model sends only the likeliest tokens
       if (busy || at < 1 || generation.ids.value.length <= at || found.value?.key === key) return;
       const { top, level } = await probabilities(model, generation.ids.value.slice(0, at + 1), at, vocab_size);
       found.value = { at, key, all: top ?? [], level };
@@ -128,7 +129,7 @@ interface SliderProps {
   max: number;
   step: number;
   hint: string;
-  /** The value that means no limit. */
+  /** The value that switches the setting off. */
   none?: number;
 }
 
@@ -155,14 +156,15 @@ function redistributed({ all, at, level }: Distribution, id: number): Candidate[
   const logits = Float32Array.from(all, ({ p }) => Math.log(Math.max(p, 1e-38)) + level);
   const sampler = new Sampler({ ...settings.sampling(), seed: 0 });
   const text = new Set(engine().model.context.window(generation.ids.value.slice(0, at)));
-  const there = [...all.keys()].filter((i) => text.has(all[i]!.id)); // indices into `all`: the ids of this sampler
+  // To this sampler, a token's id is its index in `all`. `there` holds the tokens that the text contains.
+  const there = [...all.keys()].filter((i) => text.has(all[i]!.id));
   const { sampled } = sampler.draw(sampler.adjusted(logits, there), 0);
   const shown = all.map((c, i) => [c, i] as const).filter(([c, i]) => i < BARS || c.id === id);
   return shown.map(([c, i]) => ({ ...c, sampled: sampled(i) }));
 }
 
 interface BarsProps {
-  /** Differs for each draw, to restart the animation. */
+  /** A key of the draw. A new key restarts the animation. */
   draw: string;
   tok: Tok;
   of: readonly Candidate[];

@@ -1,4 +1,4 @@
-// Several continuations of the prompt side by side.
+// Shows several continuations of the prompt side by side.
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Continuation } from "../../../api";
@@ -41,7 +41,7 @@ const ENDS: Record<Continuation["stopped"], string> = {
   context: ", at the end of the context",
 };
 
-/** Shows the continuations. The chosen continuation is generated again with its seed, as the text below. */
+/** Shows the continuations. The one that a reader chooses is generated again, with its seed, in the panel below. */
 export function Several() {
   const texts = continuations.texts.value;
   const panel = useRef<HTMLElement>(null);

@@ -1,4 +1,4 @@
-// Tokens of a text, shaded by surprise, and the alternatives to the chosen token.
+// Shows the tokens of a text, shaded by how much each surprises the model, and the alternatives to the chosen token.
 
 import { Component, type ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
@@ -9,14 +9,14 @@ import { classes } from "../../ui/classes";
 import { isWide, percent } from "../../ui/tools";
 import style from "./style.module.css";
 
-export const MAX_BITS = 8; // surprise at which the colour is deepest
-const SLACK = 4; // a line of text counts as hidden if at most this many pixels of its height are visible
+export const MAX_BITS = 8; // surprise in bits from which the colour is deepest
+const SLACK = 4; // a line of text counts as hidden if fewer than this many pixels of its height are visible
 
 interface TokenTextProps {
   tokens: readonly Tok[];
-  /** The position of the first of these tokens in the text. */
+  /** The position of `tokens[0]` in the whole text. */
   from: number;
-  /** Generates the text again from a position on; `instead` replaces the token there. */
+  /** Generates the text again from a position on. The token id `instead` replaces the token at that position. */
   onContinue: (position: number, instead?: number) => void;
   /** Shown at the end of the popup with the alternatives. */
   footer?: ComponentChildren;
@@ -75,7 +75,7 @@ export class Token extends Component<TokenProps> {
     const { tok, at, past, chosen, focusable } = this.props;
     const pick = () => (generation.chosen.value = at);
     const point = () => {
-      if (isWide()) pick(); // in a narrow window, the alternatives would cover the pointer's target
+      if (isWide()) pick(); // in a narrow window, the popup would cover the token
     };
     return (
       <span
@@ -107,12 +107,12 @@ interface AlternativesProps {
   tok: Tok;
   at: number;
   box: HTMLElement | null;
-  /** Generates the text again from this token on; `instead` replaces the token. */
+  /** Generates the text again from this token on. The token id `instead` replaces this token. */
   onContinue: (event: MouseEvent, instead?: number) => void;
   footer?: ComponentChildren;
 }
 
-/** Shows a popup with the likeliest tokens at a position, above the token if the popup does not fit below it. */
+/** Shows a popup with the likeliest tokens at a position, below the token there, or above if it fits only above. */
 export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesProps) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
@@ -120,7 +120,7 @@ export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesP
       const over = box?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
       if (!box || !over || !self.current) return;
       const { style: placed, offsetWidth, offsetHeight, offsetParent } = self.current;
-      if (!offsetParent) return; // hidden
+      if (!offsetParent) return; // the popup is hidden
       const line = [...over.getClientRects()].at(-1)!;
       const [shown, frame] = [box.getBoundingClientRect(), offsetParent.getBoundingClientRect()];
       const above = line.bottom + offsetHeight > innerHeight && line.top > offsetHeight;

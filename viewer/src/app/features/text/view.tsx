@@ -1,4 +1,4 @@
-// The Text view: the prompt, its settings, and the text while it is generated.
+// The Text view: the prompt, the settings of the generation, and the generated text.
 
 import { Lock, TextCursorInput } from "lucide";
 import { useSignal } from "@preact/signals";
@@ -24,7 +24,7 @@ import style from "./style.module.css";
 
 const STILL = "(prefers-reduced-motion: reduce)";
 const WORD = 25; // ms between two tokens of the recorded text
-const END = 40; // the text scrolls to new tokens while at most this many pixels of the text are below the visible part
+const END = 40; // the text scrolls to new tokens while fewer than this many pixels of it are below the visible part
 
 function TextView() {
   return (
@@ -56,7 +56,7 @@ function Skeleton() {
 function RecordedText() {
   const { given } = generation.recorded.value!;
   const last = generation.tokens.value.length - 1;
-  const at = useSignal(matchMedia(STILL).matches ? last : given - 1); // the last token shown
+  const at = useSignal(matchMedia(STILL).matches ? last : given - 1); // position of the last token shown so far
   const self = useRef<HTMLElement>(null);
   useLayoutEffect(() => {
     if (at.value === last) return;
@@ -81,15 +81,16 @@ function RecordedText() {
   );
 }
 
-/** Shows what a first-time visitor can try, in a minute each, and a button that leads to training a model. */
+/** Shows buttons for what a first-time visitor can try in a minute, and a button that leads to training a model. */
 function Invitations() {
   const draw = async () => {
     await generation.go(1);
-    // in a wide window, this part is visible already
+    // in a wide window, the sampling part is visible already
     if (!isWide()) document.querySelector("[data-part=sampling]")?.scrollIntoView({ block: "nearest" });
   };
   const train = (models.ready?.manifest ?? generation.recorded.value?.about)?.training;
-  const ready = models.phase.value === "ready"; // shown disabled until then, so that the text does not move
+  // until the model is ready, the buttons are shown disabled, so that the text below them does not move later
+  const ready = models.phase.value === "ready";
   return (
     <div class={style.invitations} role="group" aria-label="Try this first">
       <span class={ui.dim}>Try this first:</span>
@@ -123,7 +124,7 @@ function openTraining(): void {
   route.show("train");
 }
 
-/** Draws a loss that falls below two dashed lines. */
+/** Draws an icon of a loss curve that falls below two dashed lines. */
 function Falling() {
   return (
     <svg class={style.falling} viewBox="0 0 48 22" aria-hidden="true">
@@ -133,7 +134,7 @@ function Falling() {
   );
 }
 
-/** Shows who can read what is typed. */
+/** Shows whether the server of a split model can read what the visitor types. */
 function Private() {
   const { model } = engine();
   const { placement, manifest } = model;
@@ -286,7 +287,7 @@ function Text() {
   const mean = own.length ? own.reduce((sum, t) => sum + surprise(t.p!), 0) / own.length : null;
   const from = generation.readFrom.value;
   const tok = chosen.value === null ? undefined : generation.tokens.value[chosen.value];
-  const focusNext = useRef<number | null>(null); // the token to focus once it is rendered
+  const focusNext = useRef<number | null>(null); // position of the token to focus once it is rendered
   useLayoutEffect(() => {
     const at = focusNext.current;
     const next = at === null ? undefined : stream.current?.querySelectorAll<HTMLElement>("[data-part=token]")[at];
@@ -295,19 +296,20 @@ function Text() {
     next.focus();
   });
   useEffect(() => {
+    // listens on the window, because a token that was chosen with the mouse does not have the focus
     const leave = (event: KeyboardEvent) => {
-      if (event.key === "Escape") chosen.value = null; // on the window: with a mouse, no token has the focus
+      if (event.key === "Escape") chosen.value = null;
     };
     addEventListener("keydown", leave);
     return () => removeEventListener("keydown", leave);
   }, []);
-  const follows = useRef(true); // scroll to new tokens, unless the reader has scrolled up
-  const wrote = useRef(false); // a recorded text is shown from its beginning
+  const follows = useRef(true); // scrolls to new tokens, unless the reader has scrolled up
+  const wrote = useRef(false); // false: nothing was generated yet; a recorded text is shown from its beginning
   wrote.current ||= running.value;
   const written = useRef(0);
   useLayoutEffect(() => {
     const box = stream.current;
-    if (count <= written.current) follows.current = true; // another text
+    if (count <= written.current) follows.current = true; // the text was replaced
     written.current = count;
     if (box && follows.current && wrote.current) box.scrollTop = box.scrollHeight;
   }, [count]);
@@ -374,7 +376,7 @@ function Text() {
           at={chosen.value!}
           box={stream.current}
           onContinue={(event, instead) => {
-            if (event.detail === 0) focusNext.current = chosen.value; // by keyboard: the focus stays on the token
+            if (event.detail === 0) focusNext.current = chosen.value; // 0: by keyboard; the focus returns to the token
             void generation.go(settings.tokens.value, chosen.value!, instead);
           }}
         />

@@ -1,4 +1,5 @@
-// The Textures view: every texture by its name: activations, weights, and persistent state such as caches.
+// The Textures view: lists all textures by name (activations, weights, and persistent state such as caches) and shows
+// the values of the selected one.
 
 import { Grid3x3 } from "lucide";
 import { useSignal } from "@preact/signals";
@@ -24,7 +25,10 @@ import style from "./style.module.css";
 
 const OUTSIDE = "Embedding and output"; // textures that belong to no block
 
-/** An activation after one chunk of the text was played. The text is played in chunks of several tokens. */
+/**
+ * The view of an activation after the model has processed `chunk`. The model processes the text in `chunks` of several
+ * tokens.
+ */
 interface Found {
   view: View;
   chunk: Chunk;
@@ -38,7 +42,7 @@ function TexturesView() {
     return () => textures.hold(null);
   }, []);
   const memory = useSignal(false);
-  const part = useSignal(-1); // index of the chunk of the text; -1: the longest
+  const part = useSignal(-1); // index of the selected chunk of the text; -1: the longest chunk
   const found = useSignal<Found | null>(null);
   const name = chosen.value;
   const isActivation = activationsOf(model).includes(name);
@@ -164,7 +168,7 @@ function Facts({ name, found, memory }: { name: string; found: Found | null; mem
   );
 }
 
-/** Shows the list of names: a row of blocks, then the textures of the selected block. */
+/** Shows a button for each block, then the names of the textures of the selected block. */
 function Names() {
   const { model } = engine();
   const { names } = model;
@@ -241,7 +245,7 @@ function Size({ of: view }: { of: View | undefined }) {
   ) : null;
 }
 
-/** Returns the number of rows in use: a chunk may be padded, and caches are as long as the context. */
+/** Returns the number of rows in use. The other rows are the padding of a chunk, or rows of a cache after the text. */
 function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
   const { activations } = model.manifest;
   const { kind, heads } = activations.get(name)!;
@@ -254,7 +258,7 @@ function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
   return Math.min(view.rows, rows);
 }
 
-/** Returns where an activation is after the selected chunk of the text (-1: the longest) was played. */
+/** Returns the view of an activation after chunk `part` of the text (-1: the longest chunk). Plays no passes. */
 function locate({ manifest, programs }: Model, ids: readonly number[], name: string, part: number): Found {
   const { entries } = programs.capture;
   const known = sizes(Object.keys(entries), "logits_");
@@ -264,7 +268,7 @@ function locate({ manifest, programs }: Model, ids: readonly number[], name: str
   return { view: must(entries[`logits_${chunk.size}`]?.outputs[name], `output ${name}`), chunk, chunks };
 }
 
-/** Plays the text up to the selected chunk and returns where the activation is then. */
+/** Plays the chunks of the text up to chunk `part` (-1: the longest), and returns the view of the activation. */
 async function playActivation(model: Model, ids: readonly number[], name: string, part: number): Promise<Found> {
   const { player } = model.activations.capture;
   const found = locate(model, ids, name, part);
@@ -277,7 +281,10 @@ async function playActivation(model: Model, ids: readonly number[], name: string
   return found;
 }
 
-/** Prepares a weight, a state after the text, or a scratch texture after the pass selected in the Passes view. */
+/**
+ * Returns a weight, a persistent state after the text, or a scratch texture after the pass that is selected in the
+ * Passes view. Plays the passes that this needs.
+ */
 async function playState(model: Model, ids: readonly number[], name: string, memory: boolean): Promise<Subject | null> {
   const { player, programs } = model;
   const view = programs.generate.views[name];

@@ -15,13 +15,16 @@ import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-/** Returns the name of a block's hidden MLP layer, which the machine shows in the last stage with `adds`. */
+/**
+ * Returns the name of the activation of a block's hidden MLP layer. The machine shows this activation in the last stage
+ * that adds to the residual stream.
+ */
 function hiddenLayer(block: number): string {
   const { names } = engine().model;
   return names.inBlock(block, names.stages.findLast(({ adds }) => adds)!.shows[0]!);
 }
 
-const LISTED = 3; // split words in the answer
+const LISTED = 3; // maximum number of split words in the answer
 
 /** Lists words of the text that consist of several tokens, with these tokens. */
 function splitWords(): string {
@@ -46,7 +49,7 @@ function splitWords(): string {
 interface Card {
   title: string;
   text: string;
-  /** Answered by looking at the view. */
+  /** A question whose answer the reader can see in the view. */
   question: string;
   answer: string;
   /** Opens the card's view and selects what the card is about. */
@@ -54,8 +57,8 @@ interface Card {
 }
 
 /**
- * Returns the position of the last line end with text in the next line; null: there is none. At this token, attention
- * to the name of the speaker is visible.
+ * Returns the position of the last newline token after which the next line is not empty; null: there is none. In a
+ * play, some heads visibly attend from this token to the name of the speaker.
  */
 function lineEnd(): number | null {
   const at = generation.tokens.value.findLastIndex(
@@ -64,13 +67,13 @@ function lineEnd(): number | null {
   return at < 0 ? null : at;
 }
 
-/** True if the embedding also holds the position of a token. */
+/** True if the model adds a vector for a token's position to the token's embedding. */
 const addsPositions = () => engine().model.names.positions === "absolute";
 
 const middle = (count: number) => Math.floor(count / 2);
 const layers = () => engine().model.manifest.config.n_layer;
 
-/** The cards, as functions, because some cards mention the current model and text. */
+/** Functions that return the cards, because some cards mention the current model and text. */
 const CARDS: readonly (() => Card)[] = [
   () => ({
     title: "Tokens",
@@ -125,7 +128,7 @@ const CARDS: readonly (() => Card)[] = [
         generation.chosen.value = lineEnd();
         if (head)
           selection.chooseHead(Math.min(head.layer, config.n_layer - 1), Math.min(head.head, config.n_head - 1));
-        else selection.sought.value = true; // the view opens the sharpest
+        else selection.sought.value = true; // the view selects the head with the sharpest attention
       },
     };
   },
@@ -199,7 +202,7 @@ const CARDS: readonly (() => Card)[] = [
   }),
 ];
 
-/** Numbers of the cards that other views open. */
+/** Numbers, from 1, of the cards that other parts of the page open. */
 export const CARD = { attention: 3, ablate: CARDS.length };
 
 function Tour() {
@@ -274,7 +277,7 @@ function Alone({ number }: { number: number }) {
   );
 }
 
-/** Opens a card, counted from 1, and its view. `alone` opens the card on its own, not as part of the tour. */
+/** Opens card `number`, counted from 1, and its view. With `alone`, the card is not shown as part of the tour. */
 export function openCard(number: number, alone = false): void {
   generation.chosen.value = null;
   tour.open(Math.min(Math.max(1, number), CARDS.length), alone);

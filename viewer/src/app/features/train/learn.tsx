@@ -1,4 +1,4 @@
-// The Train step: size and schedule; samples, curves and textures during the training.
+// The Train step: controls for the model's size and the schedule, and the samples, curves and textures of the training.
 
 import { Facts } from "../../ui/facts";
 import { useComputed, useSignal, useSignalEffect } from "@preact/signals";
@@ -101,7 +101,10 @@ function Controls() {
   );
 }
 
-/** Shows the time that each size would take on this device. Reserves the table's height until the speed is measured. */
+/**
+ * Shows the time that each size would take on this device. Until the speed is measured, shows the table without times,
+ * so that its height does not change later.
+ */
 function Costs({ offer }: { offer: Offer }) {
   const rate = train.deviceRate.value;
   const listed = train.index.value!.sizes.filter((s) => s.tokenizer === offer.tokenizer);
@@ -128,7 +131,10 @@ function Costs({ offer }: { offer: Offer }) {
   );
 }
 
-/** Returns a size's number of steps (of the selected size: the schedule's number), and the time that they take. */
+/**
+ * Returns the number of steps of a size and, if the speed is known, the time that they take. The selected size has the
+ * number of steps in the schedule's field; another size has its default number.
+ */
 function cost(offer: Offer, rate: number, unit: string, relation: string): string {
   const steps = offer.name === train.preset.value ? train.schedule.steps.value : offer.settings.steps;
   const count = `${thousands(steps)}${unit}`;
@@ -220,14 +226,14 @@ function Schedule({ fixed }: { fixed: boolean }) {
   );
 }
 
-/** The sketch's dashed lines: height in percent from the top, what the line's model does, and the model's name. */
+/** The sketch's dashed lines: percent from the top, what the line's baseline does, and the baseline's name. */
 const LEVELS: readonly [number, string, string][] = [
   [9, "knows nothing: every token is equally likely", "chance"],
   [37, "counts how often each token occurs", "unigram"],
   [58, "counts pairs of tokens", "bigram"],
   [72, "counts triples of tokens", "trigram"],
 ];
-/** The marked places of the sketch's curve, in percent from the left and the top, and what the model does there. */
+/** The numbered points on the sketch's curve: percent from the left, percent from the top, title, explanation. */
 const PHASES: readonly [number, number, string, string][] = [
   [2, 9, "It knows nothing", "Its weights are random, so it writes noise."],
   [13, 37, "It counts", "Within about ten steps it writes frequent letters and spaces."],
@@ -236,7 +242,7 @@ const PHASES: readonly [number, number, string, string][] = [
 ];
 const CURVE = "M2 9C7 11 8 30 13 37S26 54 36 61S62 79 82 82L99 83.5";
 
-/** Shows, before the first step, what the training will do and which lines it has to beat. */
+/** Shows, before the first step, what the training will do and which baselines (dashed lines) the model has to beat. */
 function Ahead() {
   const offer = train.offer();
   const text = train.text.value;
@@ -248,7 +254,8 @@ function Ahead() {
     const show = (found: readonly Figures[]) => {
       if (current) counted.value = found;
     };
-    void baselinesAhead(text, HELD, offer).then(show, () => {}); // the sketch does not need the numbers
+    // if this fails, the sketch is shown without the losses of the n-gram models
+    void baselinesAhead(text, HELD, offer).then(show, () => {});
     return () => {
       current = false;
     };
@@ -422,7 +429,7 @@ function Progress() {
   );
 }
 
-/** Shows the samples of all steps so far, scrolled to the latest. */
+/** Shows all samples so far, scrolled to the latest one. */
 function Samples() {
   const film = useRef<HTMLOListElement>(null);
   const found = train.shown.value;

@@ -23,7 +23,7 @@ const COUNTS: Record<string, string> = {
   bigram: "counts pairs of tokens",
   trigram: "counts triples of tokens",
 };
-const SMALL = 200; // dots of the reliability plot that stand for fewer tokens have half the radius
+const SMALL = 200; // in the reliability plot, a dot that stands for fewer tokens has half the radius
 
 export function ScoreStage() {
   const found = train.shown.value;
@@ -112,7 +112,7 @@ const FORESEEN: readonly (readonly [string, string])[] = [
   ],
 ];
 
-/** Shows a preview of the results, before the first score. */
+/** Before the first score, describes the results that a score will show. */
 function Foreseen() {
   return (
     <>

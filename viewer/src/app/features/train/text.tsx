@@ -1,4 +1,4 @@
-// The Data step: the text to train on, its clean-up, and the part of it that is held out.
+// The Data step: the text to train on, its clean-up, and the part of the text that is held out.
 
 import { Facts } from "../../ui/facts";
 import { useSignal } from "@preact/signals";
@@ -10,7 +10,7 @@ import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-const SHOWN = 1200; // characters shown of the start, and of the held-out part
+const SHOWN = 1200; // characters shown of the start of the text, and of the start of the held-out part
 
 export function TextStage() {
   const over = useSignal(false);
@@ -96,7 +96,7 @@ function Own({ fixed }: { fixed: boolean }) {
 
 const ENCODINGS = { "utf-8": "UTF-8", "windows-1252": "Latin-1", "utf-16le": "UTF-16" };
 
-/** Fetches a book, or a text at an address. The page fetches neither without a click. */
+/** Shows buttons that fetch books, and a form that fetches a text from an address. Only a click fetches anything. */
 function Fetched({ fixed }: { fixed: boolean }) {
   const address = useSignal("");
   const { books } = train.index.value!;
@@ -198,7 +198,7 @@ async function dropped(data: DataTransfer | null): Promise<File[]> {
     const reader = (entry as FileSystemDirectoryEntry).createReader();
     for (;;) {
       const some = await new Promise<FileSystemEntry[]>((resolve, reject) => reader.readEntries(resolve, reject));
-      if (!some.length) return; // a reader returns at most a hundred entries per call
+      if (!some.length) return; // the end; each call returns at most a hundred entries
       for (const inner of some) await walk(inner);
     }
   };
@@ -262,7 +262,7 @@ function Preview() {
   const found = train.inspection.value;
   const text = train.text.value;
   if (!found || !text) return null;
-  const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // in characters; exact enough for a preview
+  const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // approximate: the share is of the bytes
   const learned = thousands(found.bytes - found.held_back);
   return (
     <>

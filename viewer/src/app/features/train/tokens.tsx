@@ -14,7 +14,7 @@ import { classes } from "../../ui/classes";
 import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
-const SHOWN = 900; // characters of the text shown with their tokens
+const SHOWN = 900; // number of characters from the beginning of the text that are shown, coloured by token
 const LISTED = 12; // number of longest and of rarest tokens listed
 const REST = 250; // ms that a slider must rest before the whole text is tokenized
 
@@ -151,7 +151,7 @@ function Cuts({ text, bpe, bytes }: { text: string; bpe: Bpe; bytes: Uint8Array[
   return (
     <p class={style.cuts}>
       {ids.map((id, i) => {
-        // the token with a character's last byte shows the character
+        // if a character's bytes are in several tokens, the token with the last byte shows the character
         const piece = decoder.decode(bytes[id], { stream: true });
         return (
           <span key={i} class={style[`t${i % 4}`]} title={`token ${id}`}>

@@ -43,7 +43,7 @@ function TrainView() {
       </section>
     );
   const { of: Shown } = STAGES[train.stage.value];
-  const invited = Boolean(federated.invited.value || federated.federation.value); // then the panel comes first
+  const invited = Boolean(federated.invited.value || federated.federation.value); // shows "Together" first
   return (
     <section class={style.train} data-view="train" aria-label="Train">
       {invited && <Together />}
@@ -95,7 +95,7 @@ function heading(found: SessionState | null): string {
   ].join(", ");
 }
 
-/** Describes what Start will do. */
+/** Shows what the Start button will do. */
 function Plan() {
   const offer = train.offer();
   if (!offer) return null;
@@ -112,9 +112,9 @@ function Buttons() {
   const running = found?.status === "running";
   const failed = found?.status === "failed";
   const busy = train.preparing.value !== null;
-  // with a larger number of steps, a training that is done can continue
+  // a training that is done can continue if the visitor sets a larger number of steps
   const ended = found?.status === "done" && train.schedule.steps.value <= found.step;
-  const asked = useSignal(0); // the timer within which a second click deletes the model; 0: none
+  const asked = useSignal(0); // id of the timer that runs while a second click deletes the model; 0: no timer
   const settle = () => {
     clearTimeout(asked.value);
     asked.value = 0;

@@ -25,7 +25,7 @@ export function WriteStage() {
 
 function Write() {
   const found = train.shown.value;
-  const chosen = useSignal(-1); // -1: the latest
+  const chosen = useSignal(-1); // index of the chosen sample; -1: the latest
   const samples = found?.samples ?? [];
   const at = chosen.value < 0 ? samples.length - 1 : Math.min(chosen.value, samples.length - 1);
   const shown = samples[at];
@@ -84,7 +84,7 @@ function Write() {
   );
 }
 
-/** Shows this model on the other tabs. */
+/** Shows a button that opens the trained model on all other tabs. */
 function LookInside() {
   const look = async () => {
     await models.use("mine");
