@@ -1,8 +1,8 @@
 """Adds the built page to the wheel and the sdist, so that users of glgpt do not need Node.
 
-The hook builds the page if viewer/dist is missing or outdated, with Node from PyPI if none is installed. If the page
-cannot be built (for example because npm's registry cannot be reached), the package works except for `glgpt export` and
-the dashboard of `glgpt federate serve`, which report that the page is missing.
+The hook builds the page if viewer/dist is missing or outdated, with Node from PyPI if no suitable one is installed. If
+the page cannot be built (for example because npm's registry cannot be reached), the package works except for
+`glgpt export`, and the page and the dashboard of `glgpt federate serve`; these commands report the missing page.
 `make` installs with HATCH_BUILD_NO_HOOKS, since in a checkout `make viewer` builds the page.
 """
 

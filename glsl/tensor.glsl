@@ -1,7 +1,7 @@
-// Included by every shader: sets the precision, and fetches and stores texels. `formats/` decodes their values.
-// The device sets FETCH_LOD and STORAGE_UINT. After this file, the recorder defines the accessors of each input and
-// output, such as X, x_at and STORE_Y (`glgpt/program/shader.py`). In the comments of shaders, "with NAME" means: if
-// the macro NAME is defined, or if the pass has an input of this name.
+// The beginning of every recorded shader: sets the precision, and defines macros that fetch and convert texels.
+// `formats/` decodes their values. The player's device defines FETCH_LOD and STORAGE_UINT. After this file, the
+// recorder defines the accessors of each input and output, such as X, x_at and STORE_Y (`glgpt/program/shader.py`). In
+// the comments of shaders, "with NAME" means: if the macro NAME is defined, or if the pass has an input of this name.
 precision highp float;
 precision highp int;
 precision highp sampler2DArray;

@@ -39,8 +39,8 @@ WIDTH = 120  # maximum characters of a line
 def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
     """Returns a JSON value in TypeScript; `quote` quotes all keys, and leaves out trailing commas, as JSON requires.
 
-    The value is on one line if it fits into a line after `before` characters, or if `before` is 0. The further lines of
-    a longer value are indented by `indent` spaces.
+    The value is on one line if it fits into a line after `before` characters, or if `before` is 0. Otherwise, each item
+    has a line, indented by `indent` + 2 spaces, and the closing bracket is indented by `indent` spaces.
     """
     if isinstance(value, dict):
         keys = [name if name.isidentifier() and not quote else json.dumps(name) for name in value]
@@ -171,7 +171,7 @@ def type_of(schema: Any, indent: int = 0) -> str:
 
 
 def array_type(schema: dict[str, Any], indent: int) -> str:
-    """Returns the type of an array; if the array's length is fixed, a tuple."""
+    """Returns an array's type: a tuple if its length is fixed and at most 4, or if each item has a separate schema."""
     first = [type_of(item, indent) for item in schema.get("prefixItems", [])]
     item, length = type_of(schema.get("items"), indent), schema.get("maxItems")
     if length is not None and length == schema.get("minItems") and (length <= 4 or length == len(first)):
@@ -327,7 +327,7 @@ def message_types(about: str, unions: dict[str, Any]) -> str:
         parts |= schema.pop("$defs") | {name: schema}
     for name, schema in parts.items():
         for field, about_field in schema.get("properties", {}).items():
-            if "const" in about_field:  # the tag of a union: `encode` always writes it
+            if "const" in about_field:  # the tag of a union: always sent, although it has a default
                 schema["required"] = [*schema.get("required", ()), field]
         lines.append(declaration(name, schema))
     return "\n".join(lines)

@@ -58,7 +58,7 @@ FLAGS = (
     "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--disable-background-timer-throttling --disable-renderer-backgrounding"
 )
-SILENCE = 300_000  # ms after which a page's run is aborted
+SILENCE = 300_000  # maximum ms until a page has loaded and its functions are defined
 GLGPT_PAGE = """async ({prompt, tokens}) => {
   await glgpt.ready;
   const loaded = performance.now(), times = [];

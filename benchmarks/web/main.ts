@@ -1,5 +1,6 @@
-// Compares the speed of the page's player with that of tfjs on one device, for matrix products and for GPT-2 with a KV
-// cache. `run.py` serves this page and receives the results.
+// Compares the speed of the page's player (which runs recorded shader programs) with that of tfjs on one device, for
+// matrix products and for GPT-2 with a KV cache; with `run.py --train`, compares training steps instead (train.ts).
+// `run.py` serves this page and receives the results.
 
 import { Device } from "../../viewer/src/runtime/gl/device";
 import { Player } from "../../viewer/src/runtime/gl/player";

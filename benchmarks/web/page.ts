@@ -40,8 +40,9 @@ export interface Contender {
 }
 
 /**
- * Returns each contender's milliseconds per play. The contenders are measured in turns, in series of at most `most`
- * plays each. The result is the slope from one play to a series of plays, so that it excludes the readback.
+ * Returns each contender's milliseconds per play. The contenders are measured in turns, in series of at most `most` + 1
+ * plays each. The result is the slope from one play to a series of plays, so that it excludes the readback; it is the
+ * median of the rounds.
  */
 export async function slopes(
   contenders: Contender[],

@@ -6,9 +6,9 @@
     python benchmarks/web/run.py --train                compare training steps with tfjs and jax-js
     python benchmarks/web/run.py --train --sizes nano small --dtype f16
 
-Weights are random (seed 0) and the same on both sides. The page's time per token is the one that `glgpt.generate`
-reports. All trainings begin with the same weights on the same text, and their first losses must agree. With --train,
---dtype is the precision of the page only; the other engines train in f32.
+Weights are random, fixed by seeds, and the same on both sides. The page's time per token is the one that
+`glgpt.generate` reports. All trainings begin with the same weights on the same text, and their first losses must agree.
+With --train, --dtype is the precision of the page only; the other engines train in f32.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ TOLERANCE = {"f32": 1e-3, "f16": 0.25}
 
 
 def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None:
-    """Writes all files for the page: programs and matrices of the products; a model as a checkpoint and as a page."""
+    """Writes all files for the page: programs and matrices of the products; a model as a checkpoint and as a page.
+
+    If `only` is "products", writes no model.
+    """
     config = GPT2Config()
     task = {
         "rounds": rounds,

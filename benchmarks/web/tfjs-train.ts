@@ -121,7 +121,7 @@ export class TfLearner implements Learner {
     return loss;
   }
 
-  /** Returns a constant that is made once and stays on the device; tfjs would upload it again for each operation. */
+  /** Returns a constant that is made once and stays on the device; else, tfjs would upload it for each operation. */
   private kept<T extends tf.Tensor>(name: string, make: () => T): T {
     const found = this.constants.get(name) ?? tf.keep(make());
     this.constants.set(name, found);

@@ -1,5 +1,6 @@
 // GPT-2 in tfjs's WebGL backend, as fast as tfjs's public operations allow: products with fused bias, normalization in
-// one kernel, the attention scale folded into the query weights, and no readback between the first and the last token.
+// one kernel after the mean and the variance, the attention scale folded into the query weights, and no readback
+// between the first and the last token.
 
 import "@tensorflow/tfjs-backend-webgl";
 import * as tf from "@tensorflow/tfjs-core";

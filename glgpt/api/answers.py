@@ -26,9 +26,9 @@ class Answer:
     tools: Tools | None = None
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
-    _offsets: dict[int, int] = field(default_factory=dict)  # by text: the number of its characters so far
-    _parsers: dict[int, CallParser] = field(default_factory=dict)  # by text: its parser, if it may call functions
-    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # by text: the tokens of its unsent part
+    _offsets: dict[int, int] = field(default_factory=dict)  # by index of a text: the characters of its tokens so far
+    _parsers: dict[int, CallParser] = field(default_factory=dict)  # by index of a text, if it may call functions
+    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # by index of a text: the unsent tokens
 
     def __post_init__(self) -> None:
         """Sets a random id."""

@@ -30,7 +30,7 @@ from glgpt.text.untrusted.chat_template import ChatPrompt
 logger = logging.getLogger(__name__)
 CACHED_POSITIONS = 1024  # default number of KV cache positions per text, unless the context is shorter
 MAX_RETRY_AFTER_S = 60
-USUAL_SECONDS = 2.0  # assumed duration of a request until the first request has ended
+USUAL_SECONDS = 2.0  # first value of the moving average of the durations of requests
 
 
 class FullError(Exception):
@@ -231,7 +231,11 @@ class Engine:
         return Continuations(batch, (), self.context, self.model.eos_ids, self.most, self.model.speculate)
 
     def _step(self) -> bool:
-        """Starts new jobs, ends cancelled jobs, continues all texts by a token. Returns False when the thread ends."""
+        """Ends cancelled jobs, queues the texts of new jobs and takes a step of generation.
+
+        The step starts queued texts, or, if none can start, continues the active texts by a token (`_batch.advance`).
+        Returns False if the thread must end.
+        """
         with self._change:
             self._change.wait_for(lambda: self._new or self._gone or self._jobs or self._closed)
             new, gone, self._new, self._gone = self._new, self._gone, [], []
@@ -298,6 +302,9 @@ class Engine:
 
 
 def each_seed(options: SamplingOptions, count: int) -> list[SamplingOptions]:
-    """Returns options for `count` texts of one prompt, with consecutive seeds that begin at the seed of `options`."""
+    """Returns options for `count` texts of one prompt, with consecutive seeds from the seed of `options` on.
+
+    If `options` has no seed, the first seed is random.
+    """
     first = options.seeded()
     return [replace(first, seed=((first.seed or 0) + i) % 2**64) for i in range(count)]

@@ -51,7 +51,7 @@ DRAIN_RETRY_S = 5  # seconds after which a client may try again, when the server
 
 
 class Api:
-    """The web application that serves an engine. While `draining` is True, it refuses new requests."""
+    """The web application that serves an engine. While `draining` is True, it refuses requests for completions."""
 
     def __init__(
         self, engine: Engine, key: str | None = None, origins: Collection[str] = (), hosts: Collection[str] = ()
@@ -267,7 +267,7 @@ class Api:
     async def _pieces(self, job: Job, events: asyncio.Queue[Event], answer: Answer, counted: int) -> AsyncIterator[str]:
         """Yields the server-sent events of an answer.
 
-        `counted` is the number of prompts if the last event must report the usage, else 0.
+        `counted` is the number of prompts if an event before the final [DONE] must report the usage, else 0.
         """
         self.open += 1
         try:

@@ -1,4 +1,7 @@
-"""Benchmarks a device and the engine: measures the device's peak rates; reports other rates as shares of them."""
+"""Benchmarks a device and the engine: measures the device's peak rates; reports other rates as shares of them.
+
+The rate of prefill is reported as a share of the rate of the matrix products.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class RandomCheckpoint:
         return "F32"
 
     def blocks(self, name: str) -> None:
-        """Returns None: no weights are quantized."""
+        """Returns None: no weights are quantised."""
 
     def save(self, folder: Path) -> Path:
         """Writes the checkpoint to a folder that `Checkpoint.open` can read."""
@@ -170,7 +173,7 @@ def _product_name(dtype: str) -> str:
 def product_player(
     device: Device, kernel: Kernel, options: Options, x: NDArray[np.float32], w: NDArray[np.float32], dtype: str
 ) -> Player:
-    """Returns a player whose entry `probe` multiplies x by w with one kernel."""
+    """Returns a player (it runs a recorded program) whose entry `probe` multiplies x by w with one kernel."""
     program = product_program(device.limits, kernel, dtype, (*x.shape, w.shape[1]))
     player = Player(device, program, options)
     for name, values in (("x", x), ("w", w)):
@@ -193,8 +196,8 @@ def model_bench(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Measures prefill and decode; returns rows of the report, and the model's memory, passes and loading time.
 
-    `loading` loads the model. `rate` is the highest rate of the measured products, in GFLOPS; the report compares the
-    rate of prefill with it.
+    `loading` loads the model. `rate` is the highest rate of the measured products in the model's format, in GFLOPS; the
+    report compares the rate of prefill with it.
     """
     gc.collect()
     forget_peak()

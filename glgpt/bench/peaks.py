@@ -1,4 +1,4 @@
-"""Measures the peak rates of a device; a benchmark reports all other rates as shares of these."""
+"""Measures the peak rates of a device; a benchmark reports most other rates as shares of these."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Measure:
         self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:
-        """Adds a function to time: it is played `repeats` times in a row, or, if that is 0, for about 40 ms."""
+        """Adds a function to time, in series of `repeats` plays; 0: as many as take 40 ms, but from 1 to 64."""
         play()
         self.finish()
         if not repeats:

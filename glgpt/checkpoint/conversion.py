@@ -52,8 +52,9 @@ def convert(
 
     `dtype` is f32, f16, q8 (Q8_0) or q4 (Q4_1); a folder holds f32 or f16. The default is f16 if all matrices of the
     model are f16, and f32 otherwise. `adapter` is the folder of a LoRA adapter, which is added to the weights. The
-    result appears at `out` only when it is complete. Returns its path, format, dtype and size in bytes. Raises
-    GlgptError for a model that cannot be opened or that the format cannot hold.
+    result appears at `out` only when it is complete. Returns its path, format and dtype, and the size in bytes of the
+    GGUF file or of the folder's model.safetensors. Raises GlgptError for a model that cannot be opened or that the
+    format cannot hold.
     """
     gguf = str(out).endswith(SUFFIX)
     path = output_file(out, SUFFIX, option="--to") if gguf else output_folder(out, option="--to")
@@ -122,7 +123,7 @@ def _tensor(checkpoint: Checkpoint, config: dict[str, Any], wanted: FileTensor, 
 
 
 def _searched(_: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Encodes rows as Q4_1, with the scale and the minimum that minimise the error of each block."""
+    """Encodes rows as Q4_1, with scales and minima that approximately minimise the squared error of each block."""
     coding = FORMATS["q4"].coding
     assert coding
     levels, scales, minima = coding.quantise(np.ascontiguousarray(values, np.float32).reshape(-1, coding.group))

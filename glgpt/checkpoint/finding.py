@@ -98,9 +98,12 @@ def _smollm2() -> Path:
 
 
 def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[str, Any]) -> str:
-    """Returns a checkpoint's name: its Hub name, else a name in its `config.json`, else the name of its folder.
+    """Returns a checkpoint's name, for messages and pages.
 
-    If `_name_or_path` in `config.json` is a path, it is ignored, because it locates a copy of the model.
+    This is `name_or_path` unless it is the path of the model's folder or file: a Hub name, "smollm2" or "RUN@400", for
+    example. Otherwise it is a name in the model's `config.json`, or else the name of the folder or file.
+    `_name_or_path` in `config.json` is ignored unless it has the form of a Hub name: an absolute path, for example,
+    only locates a copy of the model.
     """
     given = "" if name_or_path is None else str(name_or_path)
     if given and folder.resolve() != Path(given).expanduser().resolve() and not Path(given).is_dir():

@@ -35,7 +35,7 @@ def not_found(name: str) -> str:
 
 
 def download(name: str, file: str = "") -> Path:
-    """Downloads the files of a model that the cache lacks; returns the folder of the model's files in the cache.
+    """Downloads those files of a model that the cache lacks; returns the folder of the model's files in the cache.
 
     With `file`, downloads only this GGUF file (and its other parts, if it is split), and returns its path.
     """
@@ -95,7 +95,7 @@ def guard_cache() -> None:
 
 
 def check_names(answer: Any) -> None:
-    """Raises FileError for an answer whose ETag or commit is not a plain file name."""
+    """Raises FileError for an answer to a HEAD request whose ETag or commit is not a plain file name."""
     for header in _NAMES if answer.request.method == "HEAD" else ():
         name = answer.headers.get(header)
         if name is not None and not _NAME.fullmatch(name):
@@ -142,7 +142,8 @@ def _fetch(name: str) -> Path:
             return False
         return True
 
-    # Weights are downloaded last: if the cache has them, an earlier call has already requested the small files.
+    # Weights are downloaded last: if the cache has them, an earlier call has already requested the small files. So if
+    # the Hub cannot be reached, a small file that the cache lacks is not an error.
     plain = () if get("tokenizer.json") else ("vocab.json", "merges.txt")
     for file in (*plain, *TOKENIZER_EXTRAS, "generation_config.json", TEMPLATE):
         get(file)

@@ -92,9 +92,10 @@ class Checkpoint:
         return self._tensors[name].dtype
 
     def sample(self, name: str, count: int) -> NDArray[np.float32]:
-        """Returns up to `count` values spread evenly over a tensor.
+        """Returns up to `count` values of a tensor, at equal distances from its first value on.
 
-        Reads only these values, unless an adapter changes the tensor. Raises GlgptError as `read` does.
+        The distance is the number of values divided by `count`, rounded down. Reads only these values, unless an
+        adapter changes the tensor. Raises GlgptError if the tensor cannot be read.
         """
         size = math.prod(self._tensors[name].shape)
         if self.adapts(name):
@@ -103,10 +104,10 @@ class Checkpoint:
             return stored.sample(np.arange(0, size, max(1, size // count))[:count])
 
     def blocks(self, name: str) -> GgufBlocks | None:
-        """Returns the stored scales, minima and levels of a quantised tensor, whose rows belong to a layer's outputs.
+        """Returns the stored scales, minima and levels of a quantised tensor.
 
-        Returns None if the tensor is not quantised or an adapter changes it. Raises GlgptError if the file cannot be
-        read.
+        A row of the result has the weights of one output of a layer. Returns None if the tensor is not quantised or an
+        adapter changes it. Raises GlgptError if the file cannot be read.
         """
         if self.adapts(name):
             return None

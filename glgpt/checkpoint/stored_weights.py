@@ -49,7 +49,10 @@ def default_dtype(checkpoint: Checkpoint) -> str:
 
 
 def rounding_of_adapter(checkpoint: Checkpoint, formats: WeightFormats) -> str:
-    """Returns a message that counts the adapted tensors that are rounded; "" if there are none."""
+    """Returns a message that counts the adapted tensors that `stored` formats round.
+
+    Returns "" if there are none, or if `formats` is one format that was chosen for all weights.
+    """
     if not isinstance(formats, StoredFormats):
         return ""
     held = Counter(formats.by_name[name] for name in checkpoint.config.parameters if checkpoint.adapts(name))
@@ -172,8 +175,8 @@ def _stored_formats(checkpoint: Checkpoint) -> StoredFormats:
 def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:
     """Returns the narrowest format that holds a tensor exactly; vectors are f32.
 
-    If an adapter changes the tensor, its new values need not fit the file's format exactly. The format is then q8 if
-    the file's tensor is quantised, and otherwise the one without the adapter, f16 or f32.
+    If an adapter changes the tensor, its new values need not fit the file's format exactly. If the format without the
+    adapter is quantised, the format is then q8; otherwise it is the one without the adapter, f16 or f32.
     """
     if checkpoint.adapts(parameter.name):
         own = _format(checkpoint.without_adapter(), parameter)

@@ -82,7 +82,7 @@ class Stored:
         return self.dtype in READABLE
 
     def sample(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Returns the values at these flat indices, without reading other values."""
+        """Returns the values at these flat indices. Reads no other values if the tensor is contiguous."""
         return widened(self.map().reshape(-1)[indices], self.dtype).astype(np.float32)
 
     def map(self) -> NDArray[Any]:
@@ -377,7 +377,7 @@ class _Pickle:
             raise GlgptError("is refused: its pickle refers to something that is not a plain storage")
         kind, storage_type, key, _location, count = persistent[:5]
         texts = isinstance(kind, str) and isinstance(key, str) and isinstance(storage_type, _Global)
-        # A sixth item would describe a view; PyTorch has written none since version 0.4.
+        # A sixth item that is not None describes a view; PyTorch has written no views since version 0.4.
         if not texts or kind != "storage" or not key.isalnum() or any(item is not None for item in persistent[5:]):
             raise GlgptError("is refused: its pickle refers to something that is not a plain storage")
         dtype, itemsize = _STORAGES[storage_type.name.removeprefix("torch ")]

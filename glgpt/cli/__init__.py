@@ -1,8 +1,8 @@
 """The command line `glgpt`: `main` parses arguments, runs a subcommand and returns the exit code.
 
 Exit code 0 means success, 1 means a comparison beyond its tolerance, a failed op or a diverged run, and 2 means bad
-input. Only this package parses arguments, draws progress bars and prints errors; it depends on all other packages, and
-none of these depends on it.
+input. Apart from the processes that a federation starts, only this package parses arguments, draws progress bars and
+prints errors. It depends on all other packages, and none of these depends on it.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 class Parser(argparse.ArgumentParser):
     """An argument parser that prints errors as one line and keeps the line breaks of descriptions and examples."""
 
-    late: str | None = None  # the optional positional, PROMPT or FILE, that may also follow options
+    late: str | None = None  # the optional positional, such as `prompt`, that may also follow options
     _given: Sequence[str] = ()  # the words that were parsed
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
-        """Parses like argparse, and also accepts an optional positional argument after options."""
+        """Parses like argparse, but reads `--config`, and accepts an optional positional argument after options."""
         if OPTION in self._option_string_actions:
             try:
                 args = configured(args or (), self._option_string_actions)
@@ -60,7 +60,10 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice: {written(value)} {listed}")
 
     def _take_late(self, found: argparse.Namespace, rest: list[str]) -> list[str]:
-        """Assigns a single word that follows options to the positional `late`; returns the words that are left."""
+        """Assigns a single word that follows options to the positional `late`; returns the words that are left.
+
+        Exits with an error if the positional FILE, which commands require, is missing.
+        """
         words = rest[1:] if rest[:1] == ["--"] else [text for text in rest if text == "-" or text[:1] != "-"]
         if len(words) == 1 and rest in (words, ["--", *words]):
             setattr(found, str(self.late), words[0])

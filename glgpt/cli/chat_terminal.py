@@ -59,7 +59,7 @@ class ChatTerminal:
         self._session = _session([*self._commands, "/exit"])
 
     def run(self) -> int:
-        """Reads and answers messages until Ctrl-D, /exit, or Ctrl-C twice at an empty prompt; returns 0."""
+        """Reads and answers messages until Ctrl-D, /exit, or Ctrl-C twice in a row at the prompt; returns 0."""
         _say(f"{self.conversation.model.name}: type a message; /help lists commands, Ctrl-D ends.")
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -278,7 +278,7 @@ def _width(text: str) -> int:
 
 @contextlib.contextmanager
 def _without_echo() -> Iterator[None]:
-    """Hides characters that are typed during an answer, such as ^C; the next prompt receives them."""
+    """Hides what is typed during an answer, and the ^C of Ctrl-C; the next prompt receives the typed characters."""
     if termios is None or not sys.stdin.isatty():
         yield
         return

@@ -84,7 +84,7 @@ def add_json_option(parser: Parser, text: str = "print the results as JSON") -> 
 def add_device_options(
     parser: argparse.ArgumentParser, memory: bool = True, default: str = DTYPE, context: str = CONTEXT
 ) -> None:
-    """Adds the options of every subcommand that uses the GPU; with `memory`, also --max-texture-memory.
+    """Adds the options of a model's format and of the device; with `memory`, also --max-texture-memory.
 
     `default` is the description of the default of --dtype; `context` is the help of --context.
     """
@@ -170,7 +170,7 @@ def add_sampling_options(p: Parser, chat: bool = False) -> None:
 def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
     """Returns the sampling options that were given, except the seed, as keyword arguments of `generate`.
 
-    Raises ArgumentError for a value out of range; this includes the seed.
+    Raises ArgumentError for a value out of range, also of the seed, and GlgptError as `_constraint` does.
     """
     options: dict[str, Any] = {
         "temperature": args.temperature,

@@ -13,10 +13,11 @@ DELAY_S = 1.0  # seconds before a label appears
 
 @contextlib.contextmanager
 def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterator[Callable[[int, int], None] | None]:
-    """Yields a function to call with (done, total), or None if stderr is not a terminal. Unit "B" is scaled to MB.
+    """Yields a function to call with (done, total), or None if stderr is not a terminal. Unit "B" gets prefixes (MB).
 
     The label appears after `delay` seconds (default: DELAY_S). The first call of the function replaces the label
-    with a bar that shows the same label. The label or the bar vanishes when the block ends.
+    with a bar that shows the same label; the bar does not appear before `delay` seconds either. The label or the bar
+    vanishes when the block ends.
     """
     if not sys.stderr.isatty():
         yield None

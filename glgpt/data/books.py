@@ -13,7 +13,7 @@ NO_BOOKS = "none"  # given instead of a mirror's address to offer no books
 
 @dataclass(frozen=True)
 class Book:
-    """A book: its number at Project Gutenberg, and the GITenberg repository with its text."""
+    """A book: its number at Project Gutenberg, and the name of its GITenberg repository without the number."""
 
     number: int
     title: str

@@ -1,6 +1,6 @@
 """Provides the data sets that come with the package: scenes by Shakespeare, this package's code, and generated texts.
 
-The generators are seeded and draw from an integer hash, so a set is the same on every machine.
+The generators are seeded and draw from an integer hash, so a generated text is the same on every machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Dice:
 
     def below(self, bound: int) -> int:
         self.draws += 1
-        if self.draws > len(self._shares):  # hashes are computed in blocks; the first hash is for draw 1
+        if self.draws > len(self._shares):  # computes the hashes of many draws at once, from draw 1 on
             steps = np.arange(1, 2 * len(self._shares) + 1024, dtype=np.uint32)
             self._shares = shares(self.seed, steps, np.zeros(1, np.uint32)).tolist()
         return min(int(self._shares[self.draws - 1] * bound), bound - 1)

@@ -28,7 +28,7 @@ class Removed:
 
 
 def clean(text: str | Iterable[str], steps: Iterable[str] = STEPS) -> tuple[str, list[Removed]]:
-    """Returns the cleaned text and what each step removed. If `text` is several documents, they are joined at the end.
+    """Returns the cleaned text and what each step removed. If `text` is several documents, joins them after all steps.
 
     `headers` removes the licence before and after a Project Gutenberg book. `lines` normalises line endings to LF.
     `blanks` removes spaces and tabs at the ends of lines, and all but one of several consecutive blank lines.

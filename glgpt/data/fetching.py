@@ -52,7 +52,10 @@ def kept_folder() -> Path:
 
 
 def address(name: str, mirror: str = MIRROR) -> str:
-    """Returns the URL of a text: `name` itself, or for `book:N` the URL of Project Gutenberg's book N at `mirror`."""
+    """Returns the URL of a text: for `book:N` that of Project Gutenberg's book N at `mirror`, otherwise `name`.
+
+    `name` is returned as `http_address` writes it. Raises GlgptError if it, or the mirror, is not an http(s) address.
+    """
     book = BOOK.fullmatch(name)
     text, what = (mirror, "--mirror ") if book else (name, "")
     try:
@@ -76,7 +79,8 @@ def fetch(
 
     Each try resumes where the previous one stopped, if the server allows it. Raises GlgptError with a one-line message
     if the server refuses, stalls, disconnects, takes more than `timeout` seconds, sends a wrong length or range, or
-    redirects to a scheme other than http(s). Also raises it for a web page, and for text in another encoding.
+    redirects to a scheme other than http(s). Also raises it for a web page, and for a text that is empty, larger than
+    `most` bytes or in another encoding.
     """
     try:
         codecs.lookup(encoding)
@@ -111,7 +115,7 @@ class _Download:
         self.total = 0  # bytes of the whole text; 0 if unknown
 
     def attempt(self) -> None:
-        """Requests the bytes after those received, or all bytes if the server cannot resume.
+        """Requests the bytes after those received, or all bytes if the server named no strong ETag or cannot resume.
 
         The caller tries again after any error except PermanentError.
         """

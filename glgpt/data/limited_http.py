@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from glgpt.errors import GlgptError, quoted
 
-STALL_TIMEOUT_S = 20.0  # maximum time without a byte
+STALL_TIMEOUT_S = 20.0  # maximum seconds without a byte
 MAX_REDIRECTS = 5
 
 

@@ -19,7 +19,7 @@ from glgpt.errors import GlgptError
 from glgpt.federation.replies import Invitation
 from glgpt.system.files import read_json, write_json
 
-MEMBER_LIFE_S = 7 * 24 * 3600.0  # seconds that a member's invitation is valid
+MEMBER_LIFE_S = 7 * 24 * 3600.0  # seconds that a member's invitation or a link to a dashboard is valid by default
 DASHBOARD_LIFE_S = 30 * 24 * 3600.0  # seconds that a dashboard's token is valid
 # Kinds of the host's tokens: for an open dashboard, for a link that opens a dashboard, for commands on this machine.
 # The invitations of members have the kind "member".
@@ -41,7 +41,7 @@ def digest(token: str) -> str:
 
 
 class Invitations:
-    """The invitations of a session, signed with `key`; the file `path` stores their hashes.
+    """The invitations of one gateway of a session, signed with `key`; the file `path` stores their hashes.
 
     `clock` returns seconds since the epoch.
     """

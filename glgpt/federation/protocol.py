@@ -31,7 +31,8 @@ Dtype = Literal["f16", "f32", "int8", "exact"]
 DTYPES = get_args(Dtype)
 OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # the best values in simulations: docs/design/decisions/training.md
 
-# Close codes of a WebSocket, in addition to the standard ones
+# Close codes of a WebSocket, in addition to the standard ones: no valid invitation, or a client that does not suit the
+# session; a full session, or a lost seat; too many or too long messages, or unannounced data; removed by the host
 NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410
 
 

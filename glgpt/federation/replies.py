@@ -32,7 +32,7 @@ class MemberStatus(MemberRow):
 
     device: str  # the name of its GPU
     own_text: bool
-    strikes: int
+    strikes: int  # number of consecutive invalid updates
     accepted: int  # number of accepted updates
     answered: bool  # True if the open round has its update
     norm: float | None
@@ -46,13 +46,16 @@ class RoundStatus(TypedDict):
 
     number: int
     closed: bool
-    answers: int  # number of updates received
+    answers: int  # number of accepted updates
     asked: int  # number of members that were offered the round
     seconds_left: float
 
 
 class RoundFigures(TypedDict):
-    """A finished round. `validation_loss` and `sample` are missing until the model has been evaluated."""
+    """A finished round. `validation_loss` and `sample` are missing if the model was not evaluated after this round.
+
+    In `welcome`, only the latest rounds have a `sample`.
+    """
 
     round: int
     clients: NotRequired[int]

@@ -1,6 +1,7 @@
-"""Defines a round's rules: which windows of the text a client trains on, and which updates are accepted.
+"""Defines a round's rules: on which windows a client trains, which updates are accepted, and how they are combined.
 
-A change is the difference between a client's parameters after a round and the parameters before the round.
+A window is `context` consecutive tokens of the text. A change is the difference between a client's parameters after a
+round and the parameters before the round.
 """
 
 from __future__ import annotations
@@ -50,14 +51,17 @@ def shard_starts(seed: int, step: int, rows: int, count: int, shard: tuple[int, 
     """Returns the start positions of the `rows` windows of a client's step, from 0 to `count` - 1.
 
     `seed` is the client's seed. `shard` is (i, m): shard i of m, which holds the positions p with p % m == i. So no two
-    clients of a round train on the same window.
+    clients that train on the session's text use the same window in a round.
     """
     i, m = shard
     return i + m * starts(seed, step, rows, (count - i + m - 1) // m)
 
 
 class Claims(Protocol):
-    """The metrics that a client claims: those of `protocol.Update`, `Spooled` and `SupernodeClaims`."""
+    """The metrics that a client claims.
+
+    `protocol.Update`, `rounds.updates.Spooled` and `exchange.SupernodeClaims` have them.
+    """
 
     @property
     def tokens(self) -> int: ...  # noqa: D102
@@ -119,7 +123,7 @@ class StepLimits:
 
 @dataclass(frozen=True)
 class NormLimits:
-    """Limits the norm of a weight change, from the parameters' norm and the changes of recent rounds."""
+    """Limits the norm of a weight change, by the parameters' norm, the changes of recent rounds, and AdamW's limit."""
 
     parameters: float  # the norm of the parameters before the round
     recent: tuple[tuple[float, int], ...] = ()  # (norm, steps) of accepted changes in recent rounds
@@ -128,9 +132,10 @@ class NormLimits:
     def largest(self, steps: int) -> float:
         """Returns the largest norm that a change of `steps` steps may have.
 
-        With `self.steps`, changes larger than AdamW can make are not allowed. This matters in the first round, when
-        there are no recent changes to compare with. In later rounds, the limit is `EARLIER_NORMS` times the larger of
-        two numbers: the median norm of recent changes, and the median of their norms per step multiplied by `steps`.
+        This is at most `PARAMETER_NORMS` times the parameters' norm. With `self.steps`, changes larger than AdamW can
+        make are not allowed. This matters in the first round, which lacks recent changes to compare with. In
+        later rounds, a further limit is `EARLIER_NORMS` times the larger of two numbers: the median norm of recent
+        changes, and the median of their norms per step multiplied by `steps`.
         The second number is needed because recent changes may have taken fewer steps. Norms up to `NORM_FLOOR` times
         the parameters' norm are always allowed.
         """

@@ -251,16 +251,19 @@ def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--ho
 
 
 def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
-    """Returns the `Place` of SuperLink (port 0: any free port). Raises ArgumentError if the port is in use."""
+    """Returns the `Place` of SuperLink (port 0: any free port).
+
+    Raises ArgumentError if the port is in use, or is the port of one of `gateways`.
+    """
     if port in [place.port for place in gateways]:
         raise ArgumentError(f"--fleet-port {port} is a gateway's port; choose another")
     return places(Place(port=port), (), 1, "--fleet-port")[0]
 
 
 def end_leftovers(files: Files) -> None:
-    """Ends the processes that a killed `serve` has left.
+    """Ends the processes that a killed `serve` has left. Systems without /proc, such as macOS, are not supported.
 
-    Otherwise they would occupy the ports of the new `serve`, and both an old and a new gateway would answer a round.
+    Such processes would occupy the ports of the new `serve`, and both an old and a new gateway would answer a round.
     """
     noted = files.folder / PROCESSES
     leaders = set(map(int, noted.read_text().split() if noted.exists() else ()))
@@ -404,9 +407,10 @@ class Supervisor:
     # -- the session ------------------------------------------------------------------------------------------------
 
     def links(self) -> list[dict[str, str]]:
-        """Returns each gateway's links for browsers, for desktops, and for the host's dashboard (private).
+        """Returns each gateway's links for desktops, for the host's dashboard (private), and for browsers.
 
-        Also replaces each gateway's token for this machine's commands.
+        Without an exported page, browsers get no link. Also replaces each gateway's token for this machine's
+        commands.
         """
         path = self.files.folder / HOSTS
         before = read_json(path).get("gateways", []) if path.exists() else []

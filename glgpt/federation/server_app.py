@@ -1,8 +1,8 @@
 """Flower's ServerApp for a session: runs its rounds through Flower's public interface, from the last checkpoint on.
 
-To Flower, a site (a gateway with all its clients) is one node. A site's reply contains the updates of all its clients.
-The ServerApp makes each update a separate reply, so that any Flower strategy sees every client. It first drops invalid
-replies, because strategies raise exceptions for them.
+To Flower, a site (a gateway with all its clients) is one node. A site's reply contains the updates of all its clients,
+or only their mean if the updates are large. The ServerApp makes each update a separate reply, so that any Flower
+strategy sees every client. It first drops invalid replies, because strategies raise exceptions for them.
 """
 
 from __future__ import annotations

@@ -53,11 +53,11 @@ class Session(BaseModel):
     local_steps: Annotated[int, Field(ge=1)]
     quorum: Annotated[int, Field(ge=1)]  # minimum number of updates with which a round can close
     round_seconds: Annotated[float, Field(gt=0)]  # seconds after which a round with the quorum closes
-    grace: Annotated[float, Field(ge=0)]  # seconds after the quorum is reached at which a round closes, if earlier
+    grace: Annotated[float, Field(ge=0)]  # seconds after reaching the quorum at which an open round closes
     strategy: Annotated[str, AfterValidator(strategies.checked_name)]
     outer_lr: float
     outer_momentum: float
-    public: bool  # if True, updates are clipped, and combined by a trimmed mean if the strategy has `trims`
+    public: bool  # if True, updates are clipped; without noise, a strategy with `trims` combines them by a trimmed mean
     # Standard deviation of the noise on a round's mean, in units of dp_clip / quorum; 0: no noise
     dp_noise: Annotated[float, Field(ge=0)] = 0.0
     dp_clip: Annotated[float, Field(gt=0)] = 1.0  # norm to which changes are clipped if there is noise
@@ -128,7 +128,7 @@ class Checkpoint:
 
     round: int
     parameters: Vector
-    memory: Mapping[str, NDArray[Any]]  # state of the outer optimizer, by name
+    memory: Mapping[str, NDArray[Any]]  # state of the strategy by name, such as its outer optimizer's velocity
 
 
 class NotFiniteError(GlgptError):
@@ -271,7 +271,7 @@ class Files:
 
     @property
     def page(self) -> Path:
-        """Returns the folder of the exported page, if there is one."""
+        """Returns the folder of the exported page; it is missing if no page was exported."""
         return self.folder / "page"
 
     def tokenizer_files(self) -> dict[str, str]:
@@ -280,7 +280,10 @@ class Files:
         return {name: path.read_text("utf-8") for name, path in found.items() if path.is_file()}
 
     def gateway_nodes(self) -> set[int]:
-        """Returns the Flower node ids of the gateways. All other nodes are supernodes."""
+        """Returns the Flower node ids of the gateways that have connected to SuperLink before.
+
+        If these are all gateways, all other nodes are supernodes.
+        """
         paths = (Files(self.run, site).node_number for site in range(self.session().gateways))
         return {int(path.read_text("utf-8")) for path in paths if path.exists()}
 

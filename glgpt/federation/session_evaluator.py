@@ -82,7 +82,7 @@ class SessionEvaluator:
         return {k: v for k, v in found.items() if not isinstance(v, float) or math.isfinite(v)}
 
     def _notes(self, number: int) -> list[dict[str, Any]]:
-        """Returns the lines of `rounds.jsonl`, after waiting up to 2 s for the line of round `number`."""
+        """Returns the lines of `rounds.jsonl`, after waiting up to 2 s for a line about round `number`'s updates."""
         for _ in range(20):
             lines = self.files.notes()
             if any(line["round"] == number and "clients" in line for line in lines):

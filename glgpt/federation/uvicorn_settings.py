@@ -12,7 +12,7 @@ from glgpt.page.connections import BACKLOG, Connections, http_protocol
 
 
 class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore]  # Any where uvicorn is not installed
-    """uvicorn's WebSocket protocol, in which `send` waits until the client has read earlier data.
+    """uvicorn's WebSocket protocol, in which `send` waits while the send buffer is full of data for a slow client.
 
     `send` of uvicorn 0.49 waits for the event `writable`, but nothing in that version clears the event, so the process
     would buffer everything that is sent to a slow client.

@@ -20,8 +20,8 @@ class GgufBlocks:
     """Quantised rows. A value is scale * level + minimum, computed in float32.
 
     A scale and a minimum apply to `group` consecutive values of a row. `scale` and `minimum` are
-    `[rows, columns / group]`, float16 if the file stores float16; `minimum` is None if the type has no minima. `levels`
-    are integers `[rows, columns]`.
+    `[rows, columns / group]`. They are float16 if the file stores them as float16, and float32 if they are products of
+    stored numbers. `minimum` is None if the type has no minima. `levels` are integers `[rows, columns]`.
     """
 
     group: int
@@ -119,8 +119,8 @@ def _q5_1(data: Bytes) -> Parts:
 def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns the scales and the minima of the eight groups of each block.
 
-    A block stores them as 6-bit integers, and two float16: one that multiplies all scales, one for all minima. The
-    products for the minima are negated.
+    A block stores them as 6-bit integers, and two float16: one multiplies the integers of all scales, and the other
+    those of all minima. The products for the minima are negated.
     """
     packed = data[:, 4:16]
     first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]

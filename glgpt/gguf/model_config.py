@@ -22,8 +22,8 @@ FREQUENCIES = "rope_freqs.weight"
 FACTORS = "rope_factors_"
 
 WINDOW = "attention.sliding_window"  # has no effect if the window is at least as long as the context
-# Keys that change what a model computes, and the values at which they have no effect. If a file has a key that its
-# architecture's `fields` do not convert, the key must have this value.
+# Keys that change what a model computes, and the values at which they have no effect. Unless the `fields` of a file's
+# architecture convert such a key to a field of config.json, the file must lack the key or have this value.
 NEUTRAL: dict[str, float | None] = {
     "expert_count": 0,
     "use_parallel_residual": False,
@@ -96,10 +96,11 @@ def checkpoint_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, G
 
 
 def rows_of(about: Architecture, own: str, rows: int, config: Mapping[str, Any]) -> Axes | None:
-    """Returns the four sizes to which the rows of the tensor `own` are reshaped, in order to reorder them.
+    """Returns the sizes of the four axes into which the rows of a tensor are divided to reorder them.
 
-    Exchanging the middle two of the four axes gives the order of the rows in a checkpoint. Returns None if a checkpoint
-    has the rows in the same order. `own` is the tensor's name within its block.
+    Exchanging the middle two axes gives the order of the rows in a checkpoint. Returns None if a checkpoint has the
+    rows in the same order, or if the sizes of the model do not divide the rows. `own` is the tensor's name within its
+    block, such as "attn_q".
     """
     heads = config.get("num_attention_heads", config.get("n_head"))
     shared = config.get("num_key_value_heads", heads)
@@ -114,7 +115,10 @@ def rows_of(about: Architecture, own: str, rows: int, config: Mapping[str, Any])
 
 
 def _check_neutral(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> None:
-    """Raises FileError for a key of `NEUTRAL` that would have an effect and is not in the architecture's `fields`."""
+    """Raises FileError for a key of `NEUTRAL` that would have an effect and is not in the architecture's `fields`.
+
+    Also raises it if `attention.value_length` is not the width of a head.
+    """
     width = config.get("head_dim") or _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
     for key, neutral in (NEUTRAL | {"attention.value_length": width}).items():
         value = None if key in about.fields else _number(file, f"{about.name}.{key}")
@@ -167,7 +171,11 @@ def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> d
 
 
 def _longrope(file: GgufFile, prefix: str) -> dict[str, Any]:
-    """Returns LongRoPE's scaling. Each frequency has a divisor for short texts and one for long texts in the file."""
+    """Returns LongRoPE's scaling.
+
+    The file stores two divisors of each rotary frequency: one for texts up to the context of pretraining, and one for
+    longer texts.
+    """
     scaling: dict[str, Any] = {
         "rope_type": "longrope",
         "attention_factor": _number(file, f"{prefix}scaling.attn_factor"),

@@ -53,7 +53,7 @@ DIGITS = Split(
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # Llama 3's split: digits are split into groups of at most three, a word includes the blank or mark that precedes it,
-# and line ends are separate.
+# and line ends are in one piece with the marks or blanks that precede them.
 _LLAMA3 = rf"{_LETTERS}|\p{{N}}{{1,3}}{_REST}"
 LLAMA3 = Split("llama3", _LLAMA3, (isolated(_LLAMA3), PLAIN_BYTES))
 QWEN2 = rf"{_LETTERS}|\p{{N}}{_REST}"
@@ -63,15 +63,15 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# Regular expressions of the pre-tokenizer that llama.cpp calls "default"; each splits the pieces that the previous
-# ones have made
+# Regular expressions of the pre-tokenizer that llama.cpp calls "default". Each one splits the pieces that the previous
+# ones have made.
 DEFAULT = (
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
     r"\p{N}+",
     r"[0-9][0-9][0-9]",
 )
-PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)  # the regular expressions that a page supports
+PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)  # those that a page supports in a `Split` step
 
 
 def javascript(pattern: str) -> str:

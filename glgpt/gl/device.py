@@ -66,7 +66,7 @@ class Shader:
 
 
 class Device:
-    """A GL context and its capabilities, shared by all models opened on the same driver (see `open_device`)."""
+    """A GL context and its capabilities, shared by all models that one thread opens on a device (see `open_device`)."""
 
     def __init__(self, ctx: moderngl.Context, index: int | None) -> None:
         self.ctx, self.index = ctx, index
@@ -108,7 +108,8 @@ class Device:
         The vertex shader `VERTEX` computes the triangle. Mesa's software drivers clip a triangle that extends beyond
         the viewport into two triangles. They shade a block of 4 x 4 pixels twice if both triangles touch it: in a small
         target, a quarter to a half of the blocks. For these drivers, the viewport has twice the width and height, so
-        that it contains the whole triangle. The framebuffer or the scissor limits the pixels that are drawn.
+        that it contains the whole triangle, unless the driver's limit is smaller. The framebuffer or the scissor limits
+        the pixels that are drawn.
         """
         if self.software and 2 * max(width, height) <= self._max_viewport:
             return 2 * width, 2 * height, INSIDE
@@ -322,7 +323,10 @@ def _create(index: int) -> Device:
 
 
 def list_devices() -> list[Device | str]:
-    """Opens all EGL devices, in order, and returns them; an error message replaces a device that does not open."""
+    """Opens all EGL devices, in order, and returns them; on other systems than Linux, the only device is the default.
+
+    An error message replaces a device that does not open.
+    """
     return list(_devices())
 
 

@@ -31,9 +31,11 @@ class Player:
     """Plays the entries of one program on one device.
 
     `shared` maps texture names to textures of another player, such as weights; this player uses them but does not own
-    them. A pass of more than `draw_flops` FLOPs is drawn in several ranges of columns.
-    Shaders are compiled when an entry is first played, so that unused entries cost nothing. `close` releases the
-    player's GL objects. If the player is garbage-collected first, the next use of the device releases them.
+    them. A pass (`program.spec.Pass`) of more than `draw_flops` FLOPs is drawn in several ranges of columns, unless it
+    has `slices` or a `row`.
+    Shaders are compiled when an entry is first prepared or played, so that unused entries cost nothing. `close`
+    releases the player's GL objects. If the player is garbage-collected first, the next use of the device releases
+    them.
     `on_progress(entry, done, total)` is called while an entry is compiled (the first half of `total`), and while it is
     drawn for the first time (the second half), because some drivers compile a shader only when it is first used.
     Raises GlgptError if the program does not fit the device.
@@ -60,7 +62,7 @@ class Player:
         self._arrange(program)
 
     def _arrange(self, program: Program) -> None:
-        """Creates the uniform block of a program, and those of its textures that do not exist yet."""
+        """Creates the uniform block of a program, and the program's textures except those that exist already."""
         self.program = program
         self._drawn: set[str] = set()  # names of entries that have been played
         pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.ping_pong)
@@ -171,7 +173,8 @@ class Player:
     def play(self, entry: str, **scalars: float) -> None:
         """Plays an entry once. Returns while the driver is still working, and reads nothing back.
 
-        `scalars` sets some of the program's scalars; the rest keep the values of the previous call.
+        `scalars` sets some of the program's scalars, the numbers in its uniform block; the others keep their previous
+        values.
         """
         self.use()
         commands = self.prepare(entry)
@@ -198,7 +201,7 @@ class Player:
                 self._on_progress(entry, len(commands) + i, 2 * len(commands))
 
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
-        """Returns the commands of an entry. The first call compiles the entry's shaders; `play` calls this if needed.
+        """Returns the commands of an entry. The first call compiles the entry's shaders; `play` calls this method.
 
         A ping-pong pair is two textures whose names are swapped after each call of an entry that lists the pair. The
         entry has a list of commands for each combination of swapped and unswapped pairs among its textures.

@@ -39,7 +39,9 @@ class RawTexture:
     start: int
 
 
-KEPT = 2  # maximum older programs that are retained, for example the program without edits while edits are compared
+# Maximum older programs that are retained, for example the program without edits while edits are compared; if texture
+# memory is limited, none are retained.
+KEPT = 2
 MIN_CONTEXT = 16  # minimum number of positions of the caches
 # Cost of a one-token chunk for `plan`, instead of `ONE_TOKEN`: if every name is captured, a chunk of one token takes
 # about as long as a chunk of 16.

@@ -1,6 +1,7 @@
 """Generates tokens with a player, which plays the entries (named lists of passes) of a program.
 
-A state is a texture that keeps its contents from one entry to the next, such as the caches of keys and values.
+A state is a texture that keeps its contents from one entry to the next, such as the caches of keys and values. A chunk
+is a run of tokens that one entry computes at once (`inference.chunks`).
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ class Decoder:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        If the context is full, drops the first tokens of `ids`. `run` receives the statistics. `begin` is called each
-        time before the caches are filled. With `chunks`, the prompt is read in these chunks, and chunks that the caches
-        already hold are reused as in `fill`.
+        If the context is full, drops the first tokens of `ids` to append a token; after the last token, leaves `ids`
+        unchanged. `run` receives the statistics. `begin` is called each time before the caches are filled. With
+        `chunks`, the prompt is read in these chunks, and chunks that the caches already hold are reused as in `fill`.
         """
         given = chunks
         turn, read = object(), 0
@@ -130,7 +131,7 @@ class Decoder:
 
         def following(wanted: int) -> tuple[int, bool]:
             nonlocal read, given
-            # True if another generation used the caches, or if tokens were dropped.
+            # True for the first token, after another generation used the caches, and after tokens were dropped.
             refilled = self._turn is not turn or len(ids) <= read
             read = len(ids)
             if refilled:
@@ -153,7 +154,7 @@ class Decoder:
         steps: Sequence[int],
         chunks: Sequence[Chunk] | None = None,
     ) -> list[int]:
-        """Returns the token that each sampler draws after `ids`; sampler i has drawn `steps[i]` tokens before.
+        """Returns the token that each sampler draws after `ids`, or END; sampler i has drawn `steps[i]` tokens before.
 
         Afterwards the caches hold `ids` but belong to no generation. With `chunks`, `ids` are read in these chunks, and
         chunks that the caches already hold are reused as in `fill`.
@@ -168,10 +169,10 @@ class Decoder:
         return found
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
-        """Returns the token that follows `ids`; it is number `step` of the generated tokens, from 0.
+        """Returns the token that follows `ids`, or END; the token is number `step` of the generated tokens, from 0.
 
         If the device samples and the caches were not refilled for this token, also starts computing the next one.
-        `wanted` is the number of tokens still to be returned.
+        `wanted` is the number of tokens still to be returned, including this one.
         """
         if sampler.matcher:
             return self._constrained(ids, refilled, wanted, sampler, sampler.matcher, step)
@@ -196,8 +197,8 @@ class Decoder:
     ) -> int:
         """Returns a token that the matcher allows, as `_next` does, or END if the text is complete.
 
-        If the device samples, also starts computing the logits that follow the token. The device computes these logits
-        while the host finds the tokens that may come next.
+        If the device samples and more tokens are wanted, also starts computing the logits that follow the token. The
+        device computes these logits while the host finds the tokens that may come next.
         """
         if matcher.complete:
             return END

@@ -62,8 +62,9 @@ def continuation(
 ) -> Iterator[int]:
     """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-    If the context is full, drops the first tokens of `ids`. `run` receives the statistics. `ready` is called before
-    each token, outside the token's measured time; `following` returns the token after `ids`.
+    If the context is full, drops the first tokens of `ids` to append a token; after the last token, leaves `ids`
+    unchanged. `run` receives the statistics. `ready` is called before each token, outside the token's measured time;
+    `following` returns the token after `ids`.
     """
     run.prefill_tokens = len(ids)
     for wanted in range(tokens, 0, -1):

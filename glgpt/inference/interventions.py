@@ -1,8 +1,8 @@
 """Interventions on a running model: ablating or scaling parts, steering, patching, replacing attention patterns.
 
 An intervention names an activation (`h.3.resid_post`), or a part of the model by the beginning of the names of its
-activations (`h.3.attn`, `h.3.mlp`, `h.3`). It is converted to `Edit`s, each of which multiplies an activation by a gain
-and adds a shift while a program runs.
+activations (`h.3.attn`, `h.3.mlp`, `h.3`). It is converted to `Edit`s. While a program runs, an `Edit` multiplies an
+activation by a gain and adds a shift, or replaces attention patterns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PER_HEAD = ("heads", "cache", "scores", "pattern")  # kinds of activations that 
 
 
 class Intervention(ABC):
-    """A change of a model while it runs; see `LanguageModel.generate` and `LanguageModel.run_with_cache`."""
+    """A change of a model while it runs; see `generate` and `run_with_cache` of `glgpt.LanguageModel`."""
 
     @abstractmethod
     def edits(self, config: ModelConfig) -> list[Edit]:

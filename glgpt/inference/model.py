@@ -1,4 +1,4 @@
-"""Runs a model (GPT-2 or Llama) on a device: loading, logits, generation and every activation by name."""
+"""Runs a model, such as GPT-2 or Llama, on a device: loading, logits, generation and every activation by name."""
 
 from __future__ import annotations
 
@@ -58,10 +58,11 @@ EDITED_KEPT = 2  # maximum number of decoders with interventions that are retain
 
 
 class LanguageModel:
-    """A GPT-2 or Llama model, run as fragment-shader passes; use `from_pretrained`. `close` releases all GL objects.
+    """A model of a family in `models.families`, run as fragment-shader passes; use `from_pretrained`.
 
-    The model must be used in the thread that loaded it, in which its GL context is current; calls from other threads
-    raise GlgptError. `eos_ids` are the ids that end a generation: see `checkpoint.generation_config`.
+    `close` releases all GL objects. The model must be used in the thread that loaded it, in which its GL context is
+    current; calls from other threads raise GlgptError. `eos_ids` are the ids that end a generation: see
+    `checkpoint.generation_config`.
     """
 
     _batch: BatchDecoder | None = None  # None: several texts run one after another
@@ -123,15 +124,15 @@ class LanguageModel:
 
         `context=N` is the number of positions that the caches hold; a longer text loses its first tokens. By default
         the caches start with at most 2,048 positions. They grow as far as a prompt and the requested tokens require, up
-        to the model's `config.n_positions`.
+        to the model's `config.n_positions` or the height of a texture, if that is less.
 
         `adapter` is the folder of a LoRA adapter in PEFT's format; the adapter is added to the weights.
 
         Other `options`: `device` ("auto", "software", "gpu" or an EGL index), `kernel`, `fetch`, `storage` (each "auto"
-        or a name from `glgpt info`), `max_texture_memory` (in bytes), `progress` (a function that is called with the
-        bytes done and the total bytes) and `speculate`. With `speculate`, tokens are guessed from the text so far, and
-        several guesses are checked in one step. The text stays the same, and repetitive text takes less time; guessing
-        pauses while it saves no time.
+        or a name from `glgpt info`), `cache_dtype` ("f32" or "f16", the format of keys and values in the caches),
+        `max_texture_memory` (in bytes), `progress` (a function that is called with the bytes done and the total bytes)
+        and `speculate`. With `speculate`, tokens are guessed from the text so far, and several guesses are checked in
+        one step. The text stays the same, and repetitive text takes less time; guessing pauses while it saves no time.
 
         `glgpt.load` also loads models that are split over servers.
 
@@ -164,8 +165,8 @@ class LanguageModel:
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
         """Yields, for each text in order, the loss of every token but the first, in nats, as float32 `[T - 1]`.
 
-        A text has 2 to `max_context` + 1 ids. Texts are run side by side. Raises GlgptError for unusable ids, and if a
-        logit is not finite.
+        A text has 2 to `max_context` + 1 ids. Texts are run side by side (in a split model, one after another). Raises
+        GlgptError for unusable ids, and if a loss is not finite.
         """
         rows = [token_ids(ids) for ids in items("texts", texts, "a list of lists of token ids")]
         for ids in rows:
@@ -201,8 +202,8 @@ class LanguageModel:
         """Returns logits `[T, vocab]` and the activations with these dotted names (None: all of them).
 
         `names` is a name or pattern (`h.*.attn.pattern`), a list of them, or a function that is called with each name.
-        `attn.scores` (-inf above the diagonal) and `attn.pattern` are `[n_head, T, T]`; `attn.q` is
-        `[n_head, T, d_head]`; `attn.k` and `attn.v` are `[n_kv_head, T, d_head]`; all others are `[T, width]`.
+        `attn.scores` (-inf for keys that a token does not attend to) and `attn.pattern` are `[n_head, T, T]`; `attn.q`
+        is `[n_head, T, d_head]`; `attn.k` and `attn.v` are `[n_kv_head, T, d_head]`; all others are `[T, width]`.
         `interventions` (one, such as a `glgpt.Ablate`, or a list of them) change the model. Raises GlgptError for
         unusable ids, and for an unknown name or part.
         """
@@ -278,7 +279,7 @@ class LanguageModel:
         decoder.player.close()
 
     def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
-        """Returns the textures of these names exactly as stored in memory, one for each chunk of the prompt."""
+        """Returns the textures of these names exactly as stored in memory, one for each chunk (`inference.chunks`)."""
         ids, asked, wanted = self._asked(ids, names)
         found: dict[str, list[RawTexture]] = {name: [] for name in wanted}
         for _, name, raw in self._captures.play(ids, wanted):
@@ -406,11 +407,12 @@ class LanguageModel:
     ) -> Generation:
         """Answers messages such as `[{"role": "user", "content": "Hello"}]`; iterate over the result to stream it.
 
-        The model's chat template turns the messages into ids. Special tokens in the messages' text stay plain text. Ids
-        at the beginning that are the same as in the previous call are not computed again (`stats.cached_tokens` counts
-        them). `sampling` are the fields of `SamplingOptions`, as in `generate`; the defaults are those of the model
-        (`chat_sampling`). Raises GlgptError for unusable messages or settings, for messages that exceed the context,
-        and for a model without a chat template.
+        The model's chat template turns the messages into ids. Special tokens in the messages' text stay plain text.
+        Chunks of ids at the beginning that are the same as in the previous call are not computed again, except in a
+        split model (`stats.cached_tokens` counts the ids of these chunks). `sampling` are the fields of
+        `SamplingOptions`, as in `generate`; the defaults are those of the model (`chat_sampling`). Raises GlgptError
+        for unusable messages or settings, for messages that exceed the context, and for a model without a chat
+        template.
         """
         prompt = self.chat_template.prompt(messages, tools=tools, documents=documents)
         return self.answer(prompt, tokens, stop=stop, **sampling)
@@ -453,7 +455,7 @@ class LanguageModel:
         """Saves the part of a chat that the caches hold, for `load_cache` in another process.
 
         The file contains the ids of the chat's text. Returns the number of tokens saved. Raises FileError for a file
-        that cannot be written.
+        that cannot be written, and GlgptError for a split model.
         """
         decoder, about = self._cached_in_file()
         return decoder.save(Path(path), about)
@@ -462,7 +464,7 @@ class LanguageModel:
         """Fills the caches from a file of `save_cache`; a chat that begins with these tokens computes only the rest.
 
         Returns the number of tokens loaded. Raises FileError for a file of another model, format or device, and for a
-        damaged file.
+        damaged file; raises GlgptError for a split model.
         """
         decoder, about = self._cached_in_file()
         return decoder.restore(Path(path), about)
@@ -491,10 +493,10 @@ class LanguageModel:
         """Continues several prompts of any lengths side by side; returns a `Generation` for each, as `generate` does.
 
         Up to eight prompts run at once and share each read of the weights; further prompts wait until a running one
-        ends. Reading from one `Generation` advances all running prompts. A prompt's text equals the text of `generate`
-        with the same seed, whatever else is in the batch. `sampling` applies to all prompts and has the keywords of
-        `generate` except `seed`. Without `seeds`, new seeds are drawn. Raises GlgptError for an unusable prompt or
-        setting, and if the numbers of seeds and prompts differ.
+        ends. Reading from one `Generation` advances all running prompts. In a split model, prompts run one after
+        another. A prompt's text equals the text of `generate` with the same seed, whatever else is in the batch.
+        `sampling` applies to all prompts and has the keywords of `generate` except `seed`. Without `seeds`, new seeds
+        are drawn. Raises GlgptError for an unusable prompt or setting, and if the numbers of seeds and prompts differ.
         """
         options = SamplingOptions.from_keywords(sampling, ("tokens", "seeds", "stop", "eos"))
         given = items("prompts", prompts, "a list of texts or of lists of token ids")
@@ -626,11 +628,14 @@ class LanguageModel:
 
     @property
     def texture_bytes(self) -> int:
-        """Current texture memory of this model in bytes; 0 once it is closed."""
+        """Current texture memory of this model in bytes; 0 once it is closed.
+
+        Textures of generations with interventions or constraints are not included.
+        """
         return self.player.program.nbytes() + sum(x.nbytes for x in self._extras) if self.player.textures else 0
 
     def info(self) -> dict[str, Any]:
-        """Returns the chosen kernels and settings, the passes of each entry, and texture bytes by role."""
+        """Returns the dtype, the chosen kernel and settings, the number of passes of each entry, and bytes by role."""
         return programs.describe(self.player.program) | {"dtype": str(self.formats), "choice": as_dict(self.choice)}
 
     def release_captures(self) -> None:

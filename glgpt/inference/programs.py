@@ -31,7 +31,7 @@ from glgpt.program.weight_formats import WeightFormats
 
 Progress = Callable[[int, int], None]
 
-ROWS = 8  # number of rows of the entry that checks guessed tokens
+ROWS = 8  # number of tokens that the entry `rows_8`, which checks guessed tokens, runs at once
 
 
 def generation_program(
@@ -79,13 +79,13 @@ def edited_program(limits: Limits, kernel: Kernel, dtype: WeightFormats, sites: 
 def record_generation(
     network: Network, tail: Network | None = None, sizes: Sequence[int] = SIZES, fused: bool = False
 ) -> tuple[int, ...]:
-    """Records the entries of `generation_program`, with `prefill_N` for those of `sizes` that fit.
+    """Records the entries of `generation_program`, except `rows_8` and `best`.
 
-    Returns the chunk sizes, largest first; 1 (`decode`) is the last.
+    Records `prefill_N` for those of `sizes` that fit. Returns the chunk sizes, largest first; 1 (`decode`) is the last.
 
     `tail`, a network of the head alone, adds the entry `head`, which computes the next token from the hidden state in
-    `hidden.1`. If `fused`, matrix products of a row that do not depend on each other, such as those for keys and
-    values, share a pass of `decode`; the label of the pass lists the names of the products.
+    `hidden.1`. If `fused`, small passes of `decode` that use the same shader and do not depend on each other, such as
+    the products for keys and values, are combined; the label of the combined pass lists their labels.
     """
     rec, last = network.rec, tail or network
     recorded = chunk_sizes(network.config, network.kernel.tile_rows, rec.limits, sizes)
@@ -155,9 +155,8 @@ def capture_program(
     """Records an entry `logits_N` for each N of `sizes`.
 
     An entry reads N tokens from position `pos` on; its outputs are the logits after each token and the activations
-    `names`.
-    The program has its own caches, so capturing never disturbs a generation. For a part without the head, `hidden`
-    replaces the logits. `sites` are the activations that can be edited.
+    `names`. The program has its own caches, so capturing never disturbs a generation. For a part without the head,
+    `hidden` replaces the logits. `sites` are the activations that can be edited (None: no activations).
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, names, part=part)
@@ -183,7 +182,7 @@ def own_bytes(program: Program) -> int:
 
 
 def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
-    """Returns the layout of each parameter that the program uses, in the checkpoint's order."""
+    """Returns the layout of each parameter that the program uses, in the order of `config.parameters`."""
     return {name: program.views[name] for name in config.parameters if name in program.views}
 
 

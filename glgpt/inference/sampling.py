@@ -21,7 +21,9 @@ SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
 SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries (named lists of passes) that draw a token
 MIN_TEMPERATURE = 1e-30  # below this temperature, float32 sampling is greedy
 MAX_MARGIN = 3e38  # a margin (maximum distance from the largest logit) that excludes no logit
-REACHED = 1 - 2.0**-22  # factor of top-p and min-p, so that a value equal to the limit reaches it in float32 too
+# Top-p is multiplied by this and the margin of min-p is divided by it, so that a value equal to the limit reaches the
+# limit in float32 too.
+REACHED = 1 - 2.0**-22
 ON_HOST = 0xD1CE  # makes the host's random numbers differ from the device's
 
 
@@ -40,7 +42,7 @@ def hash4(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
 
 
 def draw_seed(seed: int) -> int:
-    """Returns a 32-bit seed for the device, computed from all 32-bit words of `seed`, which may be larger."""
+    """Returns a 32-bit seed for drawing tokens, computed from all 32-bit words of `seed`, which may be larger."""
     found = 0
     while seed:
         found = (found * 0x9E3779B1 + seed) & 0xFFFFFFFF if found else seed & 0xFFFFFFFF
@@ -73,7 +75,8 @@ class Sampler:
     def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
         """Returns the logits `[vocab]` of the token after the text `ids`, with penalty, bias and constraint applied.
 
-        Raises GlgptError if the model's logits are not finite.
+        Raises GlgptError if the model's logits are not finite. Without penalty, bias and constraint, returns the logits
+        unchecked.
         """
         if not self.adjusts and not self.matcher:
             return logits

@@ -91,7 +91,9 @@ class CaseResult:
 
 
 def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations: bool = False) -> CaseResult:
-    """Runs one case and compares the logits; with `activations`, also compares every activation in the reference.
+    """Runs one case and compares the logits and the greedy tokens; with `activations`, also every activation.
+
+    Greedy tokens and activations are compared only if the reference has them.
 
     Raises GlgptError if the reference has an unknown activation, or if an array's shape differs from the model's.
     """

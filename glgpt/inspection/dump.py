@@ -20,7 +20,7 @@ from glgpt.system.files import holds_manifest, staged_folder, written_whole
 from glgpt.system.outputs import output_folder
 
 GROUPS = ("attention", "hidden", "logits")
-MASKED = -1e29  # scores at or below this value are masked (future positions)
+MASKED = -1e29  # scores at or below this value are masked: the query does not attend to these positions
 TOP, PAGE = 8, 48  # maximum likeliest tokens per position, and maximum positions, in a picture of predictions
 
 
@@ -69,7 +69,7 @@ class Dump:
         return path
 
     def attention(self) -> None:
-        """Draws the attention pattern of each layer and head, and a contact sheet of all these patterns."""
+        """Draws the attention pattern of each chosen layer and head, and a contact sheet of all these patterns."""
         from glgpt.plots import activations as plots
 
         names = [in_block(i, PATTERN) for i in self.layers]
@@ -87,7 +87,7 @@ class Dump:
         plots.contact_sheet(patterns, self.layers, self.heads, self.subtitle, path)
 
     def hidden(self) -> None:
-        """Draws the residual stream after the embedding and after each block: its L2 norms, then its values."""
+        """Draws the residual stream after the embedding and after each chosen block: its L2 norms, then its values."""
         from glgpt.plots import activations as plots
 
         names = [EMBED, *(in_block(i, RESID_POST) for i in self.layers)]

@@ -35,7 +35,8 @@ def evaluate(
 
     The text is read in consecutive windows of `window` tokens (default: the model's context); the context of a token is
     the part of its window that precedes it. `bits_per_byte` divides the total loss by the bytes of the text. Raises
-    GlgptError if the model has no tokenizer, the window is out of range or the text has fewer than 2 tokens.
+    GlgptError if the model has no tokenizer, the window is out of range, the text has fewer than 2 tokens, or a logit
+    is not finite.
     """
     ids, window = ids_and_window(model, text, window)
     predicted = len(ids) - 1

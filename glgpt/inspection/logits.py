@@ -14,7 +14,10 @@ from glgpt.system.outputs import output_file
 
 
 def checked_file(name: str | Path) -> Path:
-    """Returns the path at which to write logits. Raises FileError if another kind of file has this name."""
+    """Returns the path at which to write logits.
+
+    Raises FileError if the name does not end in `.npz`, or if something other than a file of logits has this name.
+    """
     return output_file(name, ".npz", ("file of logits", _holds_logits))
 
 

@@ -57,7 +57,10 @@ def load_reference(path: str | Path) -> list[Case]:
 
 
 def _stored(path: str | Path) -> dict[str, np.ndarray]:
-    """Reads all arrays of the file by name. Raises GlgptError if there are none or an array does not hold numbers."""
+    """Reads all arrays of the file by name.
+
+    Raises GlgptError if the file is not a readable `.npz`, has no arrays, or an array does not hold real numbers.
+    """
     name = quoted(path, 300)
     try:
         with open_regular(Path(path)) as opened:

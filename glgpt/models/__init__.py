@@ -18,7 +18,7 @@ DEFAULT = GPT2Config.model_type  # family of models that are trained from scratc
 
 
 def default() -> ModelConfig:
-    """Returns the configuration that measurements use if none is given."""
+    """Returns the configuration of the random model that benchmarks use if no model is given."""
     return GPT2Config()
 
 

@@ -75,7 +75,7 @@ def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
 
 
 def _plain(config: ModelConfig) -> bool:
-    """True if heads have no norm or rotation and do not share keys, so that `split_qkv` can copy them to the caches."""
+    """True if heads have no norm or rotation and do not share keys: `split_qkv` then copies them from the product."""
     return config.positions == "absolute" and config.group == 1 and not config.qk_norm
 
 
@@ -123,7 +123,7 @@ def _ends_at_position(net: Network, name: str) -> bool:
 
 
 def _drawn_keys(net: Network, name: str, t: int) -> int:
-    """Returns `Window.keys` for scores or a pattern of t positions; 0 to draw the values of all keys.
+    """Returns `keys` of `program.recorder.Window` for scores or a pattern of t positions; 0: draw all keys.
 
     On software OpenGL, values that are never read are not drawn, since shading them takes time. A GPU draws all values.
     """
@@ -134,7 +134,7 @@ def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
     """Records the attention of block i for one row at position pos, or for one row of each text.
 
     Returns the row of the residual stream after attention. Unless attention and MLP are parallel, the row is prepared
-    for the norm before the MLP (`NormedRow`).
+    for the norm before the MLP, if the model has this norm.
     """
     c, rec = net.config, net.rec
     q, k, v = caches = [net.cache(i, part) for part in PARTS]

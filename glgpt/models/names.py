@@ -17,7 +17,7 @@ class Name(NamedTuple):
 
 LOGITS_FROM = "turns the last norm into logits"
 
-# Names that every family has; {} stands for a block's number.
+# Names that do not depend on the family, although some families lack a few; {} stands for a block's number.
 SHARED = {
     "embed": Name("embed", "each token's vector: where the residual stream begins"),
     "h.{}.ln_1": Name("norm", "the residual stream, normalised: the input of attention"),

@@ -38,8 +38,9 @@ from glgpt.program.weight_formats import WeightFormats, activations
 
 DecodedRow = ops.NormedRow | ops.Stream  # a row of the residual stream, before its next norm
 
-# For a product of at least this many rows, a GPU decodes integer weights to f16 once before the product instead of in
-# each fragment. Weights below 1e-6 then lose precision, since f16 has only a few bits for them.
+# For a product of at least this many rows, a GPU decodes integer weights to the format of the product's inputs once,
+# before the product, instead of in each fragment. If that is f16, weights below 1e-6 then lose precision, since f16 has
+# only a few bits for them.
 MANY_ROWS = 256
 
 # Activation that attention or MLP adds to the stream -> the activation before the norm that produces it.
@@ -88,11 +89,12 @@ class Network:
     """A model that is recorded with one kernel and one dtype.
 
     `names` are activations to list as outputs; each gets a separate tensor instead of being fused with others. With
-    f32, every tensor is divided into the kernel's tiles. With a packed format, weights and the inputs of products are
-    stored in that format; these inputs have 8 row tiles (4 if the device has fewer than 8 draw buffers), and their
-    column tiles share texels. The residual stream and attention stay f32. A quantised format applies to weights only:
-    the inputs of products are stored in its `activations` format, which is also what the attributes `dtype` and
-    `format` name. The same holds for `StoredFormats`, which has a format for each weight.
+    f32, `prefill` divides the residual stream and the outputs of norms and products into the kernel's tiles. With a
+    packed format, weights and the inputs of products of several rows are stored in that format; these inputs have 8 row
+    tiles (4 if the device has fewer than 8 draw buffers), and their column tiles share texels. The residual stream and
+    attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
+    `activations` format, which is also what the attributes `dtype` and `format` name. The same holds for
+    `StoredFormats`, which has a format for each weight.
 
     `role` is the role of the parameters' textures: "state" if training writes them, otherwise "weight". If training
     writes the parameters, they are f32 whatever the dtype, and the heads and the pattern of attention are stored in the
@@ -128,7 +130,7 @@ class Network:
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.splits = self._splits()
         self.edits: SupportsEdits | None = None
-        self.taps = False  # True: `prefill` and `decode` make the stream after every block an output
+        self.taps = False  # True: `prefill` and `decode` output the stream before and after every block
         self.decoding = False  # True: `prefill` reads one token, from the state `token`
         self.length = 0  # number of tokens per sequence in the last `prefill`
         self.stream: list[Tensor] = []  # the residual stream in the last `prefill`: before and after each block

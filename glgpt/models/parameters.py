@@ -143,7 +143,8 @@ class Parameter:
     def _in_heads(self, found: NDArray[Any]) -> NDArray[Any]:
         """Returns a matrix with its heads sorted and padded.
 
-        The matrix holds the parameter, or the scales or minima of its quantised blocks, and then it has fewer rows.
+        The matrix holds the values or levels of the parameter, or the scales or minima of its quantised blocks, in
+        fewer rows.
         """
         if self.heads is not None and self.heads.alternating > 1:
             found = self.heads.sorted(found)

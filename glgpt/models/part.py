@@ -24,8 +24,8 @@ class Part:
     """Blocks `first` .. `end` - 1, with the embedding if `embed`, and with the final norm and the logits if `head`.
 
     Without the embedding, the input is a hidden state: the residual stream before block `first`. Without the head, the
-    output is a hidden state: the stream after block `end` - 1. Raises ArgumentError for a part that is empty or has
-    a gap.
+    output is a hidden state: the stream after block `end` - 1. Raises ArgumentError for an empty part, or if `first` is
+    negative or greater than `end`.
     """
 
     first: int

@@ -354,7 +354,7 @@ OPTIONAL = {"local_rope_theta", "query_scale", "attn_softcap", "logit_softcap"}
 def checked(config: ModelConfig) -> None:
     """Raises GlgptError for a value that is out of range or conflicts with another value.
 
-    The error names the field as `config.json` does.
+    The error names the field as `config.json` does if `keys` has its name there.
     """
     _check_sizes(config)
     _check_values(config)
@@ -376,7 +376,8 @@ def checked(config: ModelConfig) -> None:
 def _check_values(config: ModelConfig) -> None:
     """Raises GlgptError for a switch that is not a boolean, a number out of range or an unknown activation function.
 
-    Converts numbers to float, and the activation function to the name that glgpt uses.
+    Checks the numbers in `LIMITS` and converts them to float. Converts the activation function to the name that glgpt
+    uses.
     """
     said = config.keys
     for name in (field.name for field in fields(config) if field.type == "bool"):

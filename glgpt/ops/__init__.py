@@ -1,4 +1,4 @@
-"""Defines the ops from which models are recorded: each op checks shapes, emits passes, and may record its gradient.
+"""Defines the ops from which models are recorded: each op emits passes, and may check shapes and record its gradient.
 
 Ops are functions such as `matmul`, `attend`, `norm`, `cross_entropy` and `adamw`. The shader of most ops is the file of
 the same name in `glsl/`. The package depends on `glgpt.program` (tensors and the recorder), not on models or OpenGL.

@@ -9,7 +9,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.tensor import Tensor
 
-SIDE = 32  # the first pass reduces gradients to at most 32 x 32 texels with sums of squares
+SIDE = 32  # each of the first passes reduces its gradients to at most 32 x 32 texels with sums of squares
 ACROSS = 64  # further passes reduce these texels to rows of this many texels, and then to one texel
 MAX_TENSORS = 16  # maximum number of tensors that one pass adds up: on every device, a pass can sample this many
 
@@ -125,7 +125,7 @@ def normal(
     rows: tuple[int, int],
     cols: tuple[int, int],
 ) -> None:
-    """Records a pass that fills the state x with normally distributed numbers and sets AdamW's moments of x to zero.
+    """Records passes that fill the state x with normally distributed numbers and set AdamW's moments of x to zero.
 
     The numbers have the given mean and the standard deviation `spread`. They depend on a hash of the scalar `seed`, of
     `site` (the number of the parameter), and of the row and texel. `rows` and `cols` are (period, number in use): in

@@ -122,7 +122,9 @@ def scores(
     masked: float = MASKED,
     to_position: bool = False,
 ) -> Tensor:
-    """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for the rows t; `masked` where s > pos + t.
+    """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for the rows t, with the limits of `rows`.
+
+    Scores of keys to which the query does not attend (s > pos + t, or before the window) are `masked`.
 
     If q or k has fewer heads than `n_head`, neighbouring heads of scores share a head of q or k (grouped-query
     attention, Ainslie et al. 2023). The gradient assumes that `pos` is 0 and that q and k have no other rows. With
@@ -273,9 +275,9 @@ def attend_row(
 
     One row has too few columns to fill a GPU, so ranges of at least `least` keys are computed in parallel. The result
     is then an `AttendedRow`, and the product that reads it combines the ranges. On software GL, one range of all keys
-    is faster; the result is then z. `group` heads share one head of v. With `rows`, the scores are
+    is faster; with one range, the result is z. `group` heads share one head of v. With `rows`, the scores are
     `[size * n_head, context]`; the result is then z of each text, `[size, n_head * d]`, and another pass combines the
-    ranges.
+    ranges if there are several.
     """
     keys = max(least, 16 * -(-score.cols // (16 * RANGES)))
     ranges = -(-score.cols // keys)

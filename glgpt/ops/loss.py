@@ -27,7 +27,8 @@ def cross_entropy(
 
     The result is `[1, 4]`. `targets` is `[M, 1]`; a row with a negative target is ignored. The backward pass begins
     here: the gradient of x is the gradient of `scale` times the sum, whatever the gradient of the result is. The
-    gradient of x is stored as `dtype`. With `loss_scale` `[1, 4]`, it is multiplied by the first value of `loss_scale`.
+    gradient of x is stored as `dtype`. With `loss_scale` `[1, 4]`, that gradient is also multiplied by the first value
+    of `loss_scale`.
     """
     rows = cross_entropy_rows(rec, x, targets, name)
     y = column_sums(rec, rows, name)

@@ -28,7 +28,8 @@ from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
 SLICE = 13  # texels of K per fragment of a one-row product; with a power of two, strides would collide in cache sets
-# Texels that a fragment takes of a row of an f32 weight. Of a packed weight, it takes one: decoding needs registers.
+# With contiguous columns: texels that a fragment takes of a row of an f32 weight. Of a packed weight, a fragment always
+# takes one, since decoding needs registers.
 CONTIGUOUS = 4
 INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and how many of these it fetches at once
 # Integer weights on a GPU: from this many texels of partial sums on, slices of K are twice as long; from twice as many
@@ -37,24 +38,26 @@ MANY_SUMS = 60_000
 # Integer weights on software GL: the start and the stores of a fragment take as long as this many texels of K.
 PANEL_START = 10
 PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
-WRITTEN_OUT = 8  # maximum number of segments of K (`Layout.segments`) to unroll; a loop walks longer lists
+WRITTEN_OUT = 8  # maximum number of segments of K (`Layout.segments`) to unroll if x is f32; a loop walks longer lists
 MIN_SLICE_TEXELS = 24  # texels of K: adding up the sums of shorter slices costs more than splitting K saves
 MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
 BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
-NARROW = 128  # a one-row product with fewer columns of fragments has shorter slices of K
+NARROW = 128  # a one-row product with fewer columns of fragments has up to 32 slices of K, to fill a GPU
 WIDE = 4096  # a one-row product with rows of this many texels keeps a GPU busy with one texel per fragment
-TARGET_FRAGMENTS = 16384  # a one-row product with more fragments has longer slices of K, so that fewer sums are added
+# A one-row product with at least twice as many fragments has longer slices of K, so that fewer sums are added.
+TARGET_FRAGMENTS = 16384
 
 
 @dataclass(frozen=True)
 class Splits:
     """The rule by which a device splits K into slices.
 
-    The number of slices is doubled until a product has at least `enough` fragments; the maximum is `most` slices. On
-    software GL, fragments are counted in whole bins of `bin_size` squared, which its threads process; two threads need
-    as long for three bins as for four. On a GPU (`bin_size` 1), more slices also make fragments shorter: the last ones
-    of a pass, which run alone, end sooner. Partial sums are f32; with `packed_sums`, the partial sums of a packed
-    product are stored in the format of the product, which takes half as many passes.
+    The number of slices is doubled until a product has at least `enough` fragments. The maximum is `most` slices, or
+    fewer if they would be shorter than `MIN_SLICE_TEXELS` or would not fit a texture. On software GL, fragments are
+    counted in whole bins of `bin_size` squared, which its threads process; two threads need as long for three bins as
+    for four. On a GPU (`bin_size` 1), more slices also make fragments shorter: the last ones of a pass, which run
+    alone, end sooner. Partial sums are f32; with `packed_sums`, the partial sums of a packed product are stored in the
+    format of the product, which takes half as many passes.
     """
 
     enough: int
@@ -163,7 +166,8 @@ def _right_gradient(
 ) -> Tensor:
     """Records dw = x^T dy (+ so_far, the gradient of w so far).
 
-    The inner dimension is the number of rows of x; if it is not a multiple of 4, dy is padded.
+    The inner dimension is the number of rows of x. If the height of the row tiles of dy is not a multiple of 4, dy is
+    copied to a layout in which it is, with padding after the last row.
     """
     if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
         limit, dtype = rec.limits.max_texture_size, dy.layout.dtype
@@ -214,7 +218,8 @@ def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
 def _segments(x: Layout, w: Layout) -> dict[str, int | float | str]:
     """Returns the defines for walking K: an unrolled list of segments (`Layout.segments`).
 
-    Returns no defines if the list is so long that it would take minutes to compile; the shader then uses a loop.
+    Returns no defines if x is f32 and the list is so long that it would take minutes to compile; the shader then uses a
+    loop.
     """
     shared, calls = x.format.column_tiles_per_texel, []
     for layer, x0, starts, n in x.segments(w):
@@ -267,8 +272,8 @@ def matvec(
 
     A fragment takes `contiguous` neighbouring texels of each row of w, which is faster on software GL. If `contiguous`
     is 0, it takes two texels at a distance of half a row, or one texel of a wide row. It always takes one texel of a
-    packed weight. If that texel has more column tiles than a pass can write, several neighbouring fragments share the
-    texel, and each takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products
+    packed weight. If that texel has more column tiles than a pass can write, several fragments read the same texel, and
+    each takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products
     can read.
     """
     if isinstance(x, Hidden):
@@ -437,7 +442,7 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         sums = w.row_texels * w.format.column_tiles_per_texel * -(-k4 // least)
         slice_texels = least * (1 if sums < MANY_SUMS else 2 if sums < 2 * MANY_SUMS else 4)  # whole groups
     elif slice_texels is None and columns < NARROW:
-        slice_texels = max(6, -(-k4 // 32))  # short slices, since the columns alone do not fill a GPU
+        slice_texels = max(6, -(-k4 // 32))  # up to 32 slices, since the columns alone do not fill a GPU
     elif slice_texels is None:
         slice_texels = least * min(4, max(1, columns * -(-k4 // least) // TARGET_FRAGMENTS))
     split_k = -(-k4 // slice_texels)
@@ -488,9 +493,10 @@ def combine(
 ) -> Tensor:
     """Records y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or the same for each of a few rows.
 
-    With `normed` = (row, folded norm), x is the product of `row.scaled` and a weight. From x, the op computes the
-    product of the normed row and that weight, and applies `act` to the latter product. `times` is a tensor or another
-    product of the same row.
+    With `normed` = (row, folded norm), x is the product of a weight and a row before its norm, times the norm's gain.
+    From x, the op computes the product of the normed row and that weight, and applies `act` to the latter product.
+    `times` is a tensor or another product of the same row. Raises ValueError if that product has another shape than x,
+    or if it is given together with a folded norm.
     """
     least = 4 if normed and x.cols >= 64 else 1  # tiles: so there are few fragments, each of which adds up moments
     y = rec.scratch(name, replace(fold(1, x.cols, rec.limits.max_texture_size, least), rows=x.rows))

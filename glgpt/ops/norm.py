@@ -1,4 +1,8 @@
-"""Layer normalisation of each row (Ba, Kiros and Hinton 2016): y = (x - mean) / sqrt(variance + eps) * gain + bias."""
+"""Layer normalisation of each row (Ba, Kiros and Hinton 2016): y = (x - mean) / sqrt(variance + eps) * gain + bias.
+
+RMS norms (`rms_norm`) use the same shaders. A norm has moments: the mean and the sum of squared deviations of a row, or
+of each slice of a row.
+"""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def place_rows(rec: Recorder, x: Tensor, out: Tensor, first: str) -> None:
 
 
 def take_row(rec: Recorder, x: Tensor, out: Tensor) -> None:
-    """Writes one row of x `[.., N]` to the state `out` `[1, ..]`; columns beyond N are zero.
+    """Writes one row of x `[.., N]` to `out` `[1, ..]`; columns beyond N are zero.
 
     The scalar `row` is the number of the row.
     """
@@ -204,7 +204,7 @@ def take_row(rec: Recorder, x: Tensor, out: Tensor) -> None:
 
 
 def add_slices(rec: Recorder, slices: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
-    """Records the sum of the rows of `slices`, plus `so_far`. One fragment adds up a whole column."""
+    """Records the sum of the rows of `slices`, plus `so_far`. A fragment adds up four whole columns."""
     y = rec.scratch(name, Layout(1, slices.cols))
     inputs = {"x": slices} | ({"plus": so_far} if so_far else {})
     rec.emit("column_sums", inputs, {"y": y}, {"ROWS": slices.rows})

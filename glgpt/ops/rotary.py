@@ -30,7 +30,7 @@ class HeadNorm:
 
     @property
     def per_head(self) -> bool:
-        """True if each head is normalised separately."""
+        """True if there are several heads and each is normalised separately."""
         return self.scales.cols > 4
 
     def defines(self, d_head: int, cols: int) -> Defines:

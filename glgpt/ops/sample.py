@@ -105,7 +105,10 @@ def _ranked(rec: Recorder, candidates: Tensor, best: Tensor) -> Tensor:
 
 
 def _weights(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Records the weights of the tokens above each edge of the next level; each weight is the sum of a column."""
+    """Records the total weight of the tokens at or above each edge of the next level, and that of all tokens.
+
+    The 15 edges divide the bracket. Each of the 16 totals is the sum of a column of the result.
+    """
     rows, cols = _blocks(x)
     parts = rec.scratch("sample.parts", Layout(rows, 16 * cols, (1, 4)))
     rec.emit("nucleus_weights", {"x": x, "best": best} | _levels(levels), {"y": parts}, _walk(x))
@@ -119,7 +122,7 @@ def _levels(levels: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _blocks(x: Tensor) -> tuple[int, int]:
-    """Returns the number of rows and columns of blocks: one block per texel of x, limited to `BLOCKS`."""
+    """Returns the number of rows and columns of blocks: at least one per texel of x, unless `BLOCKS` limits it."""
     return BLOCKS[0], max(1, min(BLOCKS[1], -(-x.cols // (4 * BLOCKS[0]))))
 
 

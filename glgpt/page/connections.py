@@ -1,6 +1,7 @@
 """Limits a server's connections: how many are open, in total and per address, and how long a request may take.
 
-uvicorn has no such limits. Without them, a client that sends half a request would hold a file descriptor indefinitely.
+uvicorn limits neither the connections of an address nor the time of a request. So a client that sends half a request
+would hold a file descriptor indefinitely.
 """
 
 from __future__ import annotations

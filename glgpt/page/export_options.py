@@ -32,8 +32,9 @@ class ExportOptions:
     offers all of them (default: those of the model's `page.json`, else neutral ones); an instruct model gets them in
     its chat format. `trained_on` describes the training text in a few words (default: that of `page.json`).
 
-    `train` lists the models that the page can train in `precision`: names of presets, or objects of `Size`. `reading`
-    are the sources of texts for training (default: the books of `data.books`).
+    `train` lists the models that the page can train: names of presets, which are trained in `precision`, or objects of
+    `Size`, which have their own precision. `reading` has the sources of texts for training (default: the books of
+    `data.books`).
 
     With `split`, a server runs some of the blocks. The page holds the other blocks, or all of them.
 

@@ -1,7 +1,7 @@
 """Records the programs of an exported page for the limits of browsers, once for each kernel that a page may choose.
 
-A kernel is the block of rows and columns of a matrix product that one fragment computes. A one-row product is that of a
-single row, as in decoding a token. A probe is a program whose time a page measures to choose a recording.
+A kernel is the block of rows and columns of a matrix product that one fragment computes. A one-row product multiplies a
+single row by a weight, as in decoding a token. A probe is a program whose time a page measures to choose a recording.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from glgpt.program.tensor import Tensor
 from glgpt.program.weight_formats import WeightFormats, activations
 from glgpt.tuning.kernel_selection import product_program, row_product_program, variants
 
-MIN_LIMITS = Limits(max_draw_buffers=4)  # WebGL2's minimum, for programs that all recordings share: row probe, masks
+# WebGL2's minimum, for programs that recordings with different draw buffers share: row probes and masked programs
+MIN_LIMITS = Limits(max_draw_buffers=4)
 MAX_CAPTURE_BYTES = 128 << 20  # maximum bytes of scratch textures (intermediate results) of a capture entry
 SEVERAL = 4  # number of continuations of a prompt that a page generates at once
 EDIT = "edit."  # prefix of the states of `PageEdits`
-MIN_OWN_ROWS = 256  # cache rows of each continuation, in addition to those of a full context; textures may hold fewer
+# Cache rows for each continuation, in addition to the rows of one full context. There are fewer if the maximum texture
+# size does not allow them, or if fewer are enough for `SEVERAL` full contexts.
+MIN_OWN_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,9 @@ class Recording:
     """A way of recording a model: a kernel, and the number of draw buffers that it needs.
 
     If the kernel `blends`, the recording is for devices that blend floats; on them, it replaces the recording without
-    blending. If the kernel also adds up `pairs` of pixels, the device must also compute separate derivatives for each
-    column of a quad (2 x 2 pixels); then the recording replaces the two recordings without pairs.
+    blending. If the kernel also has `pairs`, two neighbouring pixels add up their sums before blending. They exchange
+    the sums by derivatives, so the device must compute separate derivatives for each column of a quad (2 x 2 pixels);
+    on such a device, the recording replaces the two recordings without pairs.
     """
 
     kernel: Kernel
@@ -81,9 +85,10 @@ class Recording:
 def page_recordings(dtype: WeightFormats) -> list[Recording]:
     """Returns the recordings among which a page chooses by measuring.
 
-    In the first recording, weights have no panels (strips of contiguous columns), as in the shards. A packed format of
-    a product's inputs determines the kernel's tiles; then there is only one kernel for each kind of columns (`rows`)
-    and each number of draw buffers.
+    In the first recording, weights have no panels (strips of contiguous columns), as in the shards (the page's files of
+    weights). If the inputs of products are stored in a packed format (a texel holds more than four values), the format
+    determines the kernel's tiles; then there is only one kernel for each kind of columns (`rows`) and each number of
+    draw buffers.
     """
     found = []
     for kernel in KERNELS.values():
@@ -104,9 +109,10 @@ def page_recordings(dtype: WeightFormats) -> list[Recording]:
 class PageEdits:
     """Interventions on every activation that a page can change, controlled by states (textures) that the page writes.
 
-    The states `edit.NAME.gain`, `edit.NAME.shift` and `edit.NAME.at` (see `ops.edit_one`) change the heads of each
-    layer, the outputs of attention and MLP, and the residual stream after each block; gain and shift have the shape
-    `[2, columns]`. `edit.NAME.how` (see `ops.set_pattern`) changes attention patterns.
+    NAME is the name of an activation. The states `edit.NAME.gain`, `edit.NAME.shift` and `edit.NAME.at` (see
+    `ops.edit_one`) change the heads of each block, the outputs of attention and MLP, and the residual stream after each
+    block; gain and shift have the shape `[2, columns]`. `edit.NAME.how` (see `ops.set_pattern`) changes attention
+    patterns.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -138,17 +144,20 @@ def generate_program(
     taps: bool = False,
     tail: bool = False,
 ) -> Program:
-    """Records `generation_program` with a query cache for every layer, and with entries for inspection.
+    """Records the entries of `inference.programs.record_generation`, and entries for inspection.
 
-    An entry is a named list of passes. `attention_I_N` outputs `h.I.attn.scores` and `h.I.attn.pattern` of block I for
-    the N rows from `pos` on. `ahead_I_N` outputs `h.I.attn.ahead`, the scores that causal attention masks: those of
-    each of the N keys from `pos` on with all queries up to the key's position. `lens` runs the token in `ids.1` at
-    `pos`. It outputs the residual stream after the embedding and after every block, and for each of these states the
-    logits that the model would have without the later blocks. None of these entries changes persistent states.
+    An entry is a named list of passes. Each block has a separate cache of queries, which `attention_I_N` and
+    `ahead_I_N` read. `attention_I_N` outputs `h.I.attn.scores` and `h.I.attn.pattern` of block I for the N positions
+    from `pos` on. `ahead_I_N` outputs `h.I.attn.ahead`: the scores of each of the N keys from `pos` on with all queries
+    up to the key's position. Causal attention masks all of these scores except that of the query at the key's position.
+    `lens` runs the token in `ids.1` at `pos`. It outputs the residual stream after the embedding and after every block,
+    and for each of these states the logits that the model would have without the later blocks. `lens` writes row `pos`
+    of the caches; the other entries for inspection change no persistent states.
 
     With a `part`, there are only entries of the part's blocks, and `lens` only if the part has the head. With `edits`,
-    every entry applies them. With `taps`, `prefill_N` and `decode` also output the residual stream after the embedding
-    and after every block. With `tail`, the entry `head` continues from a token's hidden state to its logits.
+    `prefill_N`, `decode`, `lens` and the pattern in `attention_I_N` apply them. With `taps`, `prefill_N` and `decode`
+    also output the residual stream after the embedding and after every block. With `tail`, the entry `head` continues
+    from a token's hidden state to its logits.
     """
     rec = Recorder(recording.limits)
     names = {in_block(i, Q) for i in range(config.n_layer)}
@@ -185,9 +194,10 @@ def _lens(network: Network) -> None:
 def capture_recording(
     config: ModelConfig, recording: Recording, dtype: WeightFormats, part: Part | None = None, tail: bool = False
 ) -> Program:
-    """Records `capture_program` of every activation, for chunk sizes whose scratch memory is within MAX_CAPTURE_BYTES.
+    """Records the entries `logits_N` of `inference.programs.capture_program`, which output every activation.
 
-    With `tail`, an additional entry `head` continues from the hidden state in `hidden.1` to the logits.
+    N is 1 and each chunk size whose scratch textures take at most `MAX_CAPTURE_BYTES`. With `tail`, an additional entry
+    `head` continues from the hidden state in `hidden.1` to the logits.
     """
     limits, kernel, names = recording.limits, recording.kernel, frozenset(config.activations)
 
@@ -207,10 +217,11 @@ def capture_recording(
 
 
 def several_program(config: ModelConfig, recording: Recording, dtype: WeightFormats, logits: Layout) -> Program:
-    """Records `batch_program` of `SEVERAL` texts with a common prompt, over the textures of a generation program.
+    """Records `inference.batching.batch.batch_program` for `SEVERAL` texts with a common prompt.
 
-    `logits` is the layout of the generation program's logits. The caches hold the rows of the prompt, followed by rows
-    of the texts in rotation.
+    Its player shares weights and states with the player of a generation program; `logits` is the layout of that
+    program's logits. The shared caches hold the rows of the prompt, followed by the interleaved rows of the texts: each
+    step adds one row for each text.
     """
     context = config.n_positions
     rows = min(context + SEVERAL * MIN_OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
@@ -284,7 +295,7 @@ def record_page(
     probed = _probed_format(main_format(config, dtype))
 
     def add(file: str, record: Callable[[], Program]) -> str:
-        """Records a program unless another recording has it, and returns its file name."""
+        """Records a program unless an earlier recording has the same file, and returns the file's name."""
         if file not in programs:
             programs[file] = record()
         return file

@@ -1,4 +1,4 @@
-"""Defines the servers from which a page may fetch training texts for its visitor."""
+"""Defines the servers from which a page may fetch training texts or, if it has no weights, models for its visitor."""
 
 from __future__ import annotations
 

@@ -41,9 +41,10 @@ class SplitPage:
             raise ArgumentError(f"{self.server!r} is not a plain server address, such as ws://127.0.0.1:8043")
 
     def part(self, config: ModelConfig) -> Part:
-        """Returns the page's part of the model, without the head.
+        """Returns the part of the model that the page runs: the whole model if `blocks` is None.
 
-        Raises ArgumentError if no block would be left for the page or for the server.
+        Otherwise, this is the embedding and the first blocks, without the head, even if the page has the head. Raises
+        ArgumentError if no block would be left for the page or for the server.
         """
         if self.blocks is None:
             return Part.whole(config)

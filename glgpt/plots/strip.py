@@ -78,7 +78,7 @@ def strip_picture(
 
 
 def _cell(axes: Axes, values: np.ndarray, aspect: float) -> None:
-    """Draws a matrix in its cell; wraps a matrix of a few rows to about the shape of the cell (`folded`)."""
+    """Draws a matrix in its cell; first, `folded` breaks a matrix of a few rows into more rows."""
     values = folded(values, aspect)
     far = max(REACH * float(np.abs(values).mean()), 1e-30)
     axes.imshow(values, cmap=BELOW_AND_ABOVE, vmin=-far, vmax=far, aspect="auto", interpolation="nearest")

@@ -42,9 +42,9 @@ class Format:
     which every term of a long sum adds a rounding.
 
     For a quantised format, `pack` and `unpack` convert the levels of its `coding`, and `spacing` is relative to the
-    greatest number of a group. A product with such a weight has its other input and its output stored in the format
+    greatest number of a group. The other input of a product of several rows with such a weight is stored in the format
     `activations`. The weights that lose most with few bits, such as the embedding and the head, are stored as `outer`
-    ("": like other weights), and the table of position embeddings is stored as `positions`.
+    ("": like other weights). In any format, the table of position embeddings is stored as `positions`.
     """
 
     name: str

@@ -202,7 +202,7 @@ def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], ta
 def _copy(text: str, k: int, first: int) -> str:
     """Returns copy k of a text: its global names end in k, and its colour attachments are numbered from `first` on.
 
-    The copy undefines its macros at the end.
+    The samplers of copy 0 keep their names (`sampler_of`). The copy undefines its macros at the end.
     """
     macros = "\n".join(f"#undef {name}" for name in dict.fromkeys(_DEFINE.findall(text)))
     text = f"{text}\n{macros}"

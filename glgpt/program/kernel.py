@@ -1,4 +1,4 @@
-"""The register blocks of matrix products; a probe measures which one is fastest on a device."""
+"""The register blocks of matrix products; a probe (`glgpt.tuning`) measures which one is fastest on a device."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The matrix is split into a grid of equal tiles: `tiles = (tr, tc)` are the numbers of row tiles and of column tiles. The
 rows and columns of a tile are contiguous in the matrix. Texel `(r, c4)` of a tile holds columns `4*c4 .. 4*c4+3` of the
 tile's row r. If the storage format packs more than four values into a texel (`formats`), a group of neighbouring column
-tiles shares texels. Each group of column tiles is a layer of the texture.
+tiles shares texels. In each row tile, each group of column tiles is a layer of the texture.
 
 Each group of column tiles may instead be split into panels, which are strips `panel` texels wide. A layer then holds
 `stack` panels, one below the other. The rows of a panel are contiguous in memory. Texels beyond the matrix are zero.

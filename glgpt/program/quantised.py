@@ -1,9 +1,9 @@
 """Quantised weights: small integers (levels) with a scale, and possibly a minimum, for each group of rows of a column.
 
-A weight is level * scale, or level * scale + minimum. GGUF has the same groups: blocks of 32 weights along the input
-axis, which is the axis of rows in a weight's texture. `Blocks` holds the numbers of GGUF's blocks unchanged and decodes
-them to the same float32 values. The last group of a matrix, or of a tile, may have fewer rows; its scale is computed
-from these rows only.
+A weight is level * scale, or level * scale + minimum. GGUF has the same groups: 32 or 16 weights along the input axis,
+which is the axis of rows in a weight's texture. `Blocks` holds the weights of GGUF's blocks without further rounding
+and decodes them to the same float32 values. The last group of a matrix, or of a tile, may have fewer rows; its scale is
+computed from these rows only.
 
 Each of the four components of a texel holds one level of every column tile that shares the texel, with the first tile
 in the lowest bits. Numbers are rounded as numpy rounds float32, to nearest even, so that a checkpoint always gives the

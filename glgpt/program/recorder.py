@@ -1,7 +1,7 @@
 """Records programs: ops append passes on symbolic tensors; `Recorder.program` assigns textures to scratch tensors.
 
 A program has entries, parts that can be called separately. Inside `with recorder.entry(name)`, ops emit the passes of
-that entry in order. A scratch tensor is written once, and its texture is reused after the last pass that reads it.
+that entry in order. A scratch tensor is used in one entry, and its texture is reused after the last pass that uses it.
 Since the recorder assigns all textures, the memory that a program needs is known before anything runs.
 """
 
@@ -134,7 +134,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def entry(self, name: str, fused: bool = False) -> Iterator[None]:
-        """Adds the passes that are emitted inside the `with` block to entry `name`.
+        """Records entry `name`, which consists of the passes that are emitted inside the `with` block.
 
         If `fused`, combines small independent passes (`fusion`).
         """
@@ -294,8 +294,8 @@ class Recorder:
     def together(self) -> Iterator[None]:
         """Combines the passes that are emitted inside the `with` block into one pass.
 
-        The passes are combined only if they draw the same pixels and together fit the limits of a pass. None of the
-        passes may read what another of them writes.
+        The passes are combined only if they draw the same pixels, use the same storage formats and together fit the
+        limits of a pass. None of the passes may read what another of them writes.
         """
         drafts = self._drafts[self._current]
         first = len(drafts)

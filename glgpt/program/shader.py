@@ -26,13 +26,13 @@ For a quantised format, `X_DECODE` returns levels, and `x_at` returns weights. T
 - `X_WEIGHTS(levels, scaling)`, which turns levels into weights;
 - `X_PLUS_SCALED(sum, levels, scaling, n)`, which returns `sum` plus a sum of weights times factors: `levels` is the sum
   of the weights' levels times the same factors, and n is the sum of the factors;
-- `X_PLACED(t, tile)` and `X_UNIT(tile)`, whose product is also the levels: X_PLACED takes fewer operations than
-  X_DECODE, and X_UNIT is a power of two.
+- `X_PLACED(t, tile)` and `X_UNIT(tile)`, whose product is also the levels: in formats with minima, X_PLACED takes
+  fewer operations than X_DECODE, and X_UNIT is a power of two; in others, X_PLACED is X_DECODE, and X_UNIT is 1.
 
 An output `y` gets the same numbers, except `Y_SHARED` and `Y_TEXELS`. It also gets `Y_TILES(F)`, which repeats
 F(n, i, j) for each of the `Y_N` tiles (i, j) that the pass writes, and `STORE_Y(v)`, which stores an array v of Y_N
-vec4, one for each of these tiles. `Y_ROWTILES(F)` repeats F(n, i) for the `Y_NR` row
-tiles from `Y_I` on, and `Y_COLTILES(F)` repeats F(n, j) for the `Y_NC` column tiles from `Y_J` on.
+vec4, one for each of these tiles. `Y_ROWTILES(F)` repeats F(n, i) for the `Y_NR` row tiles from `Y_I` on, and
+`Y_COLTILES(F)` repeats F(n, j) for the `Y_NC` column tiles from `Y_J` on.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class TileRange:
         return self.rows or range(tr), self.cols or range(tc)
 
     def count(self, layout: Layout) -> int:
-        """Returns the number of tiles of an output of this layout."""
+        """Returns how many tiles of an output of this layout the pass writes."""
         rows, cols = self.of(layout)
         return len(rows) * len(cols)
 

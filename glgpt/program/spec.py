@@ -98,7 +98,7 @@ class Entry:
 class Program:
     """Textures, shaders (name -> GLSL without a version line) and entries.
 
-    `views` describes the matrix in each texture that outlives a call, by the texture's name. `scalars` are the fields
+    `views` describes the matrix in each weight, state and input, by the texture's name. `scalars` are the fields
     of the uniform block in their order (name -> GLSL type).
     """
 
@@ -156,8 +156,9 @@ class Limits:
 def check(program: Program, limits: Limits | None = None) -> None:
     """Raises GlgptError if a device with these limits cannot play the program correctly.
 
-    The error names the entry, the pass and the fault: an unknown texture or shader, a texture that is sampled while
-    attached, a layer that is read before it is written, an output that is written only in part, or an exceeded limit.
+    The error names the fault and, for a fault of an entry or a pass, that entry and that pass. Faults are an unknown
+    texture or shader, a texture that is sampled while attached, a layer that is read before it is written, an output
+    that is written only in part, and an exceeded limit.
     """
     limits = limits or Limits()
     for t in program.textures.values():
@@ -225,8 +226,9 @@ class _Drawn:
     def draw(self, p: Pass, name: str, layer: int, here: str) -> None:
         """Records that a pass writes a layer.
 
-        Raises GlgptError if the pass adds to a layer that is not written, or if it does not begin at column 0 or at the
-        column at which an earlier pass ended.
+        Raises GlgptError if the pass adds to a layer that is not written, or if an earlier pass drew a part of the
+        layer and this pass does not begin at the column at which that part ended. The first part may begin at any
+        column, since no pass reads the columns before it.
         """
         key, t = (name, layer), self._textures[name]
         if p.slices and not p.clear and key not in self._written:
@@ -286,7 +288,10 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
 
 
 def _check_ping_pong(entry: Entry, textures: Mapping[str, Texture]) -> None:
-    """Raises GlgptError if a ping-pong pair is not two equal states, or if the new state is not written completely."""
+    """Raises GlgptError if a ping-pong pair is not two states of the same shape and format.
+
+    Also raises it if the entry writes the old state, or does not write the new state completely.
+    """
     drawn = {target for p in entry.passes for target in p.outputs}
     whole = {
         (name, layer)

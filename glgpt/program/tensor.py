@@ -9,7 +9,7 @@ from glgpt.program.layout import Layout
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A symbolic tensor: a matrix with a layout, a name and a role (`spec.Texture`).
+    """A symbolic tensor: a matrix with a layout, a name and a role (`program.spec.Texture`).
 
     Unless the role is scratch, the tensor has its own texture, which has the same name.
     """

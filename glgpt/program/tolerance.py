@@ -1,4 +1,4 @@
-"""Decides how far numbers may be from a reference. The page's `engine/parity.ts` follows the same rule.
+"""Decides how far numbers may be from a reference. The page's `engine/tolerance.ts` follows the same rule.
 
 Errors are relative to the root mean square (RMS) of a token's values in a tensor: activations grow with depth, but
 relative errors hardly do. A rounding is the spacing of a format's numbers, relative to their size. Measured on
@@ -32,7 +32,7 @@ _Positive = Annotated[float, Field(gt=0)]
 
 
 class PageTolerance(TypedDict):
-    """The fields of a tolerance that a page needs: those of `Tolerance`, `SINGLE` and `FLOOR`."""
+    """The numbers that a page needs: `relative` and `kl` of `Tolerance`, and the constants `SINGLE` and `FLOOR`."""
 
     relative: _Positive
     single: _Positive
@@ -71,7 +71,7 @@ class Tolerance:
     def of(cls, dtype: str, blocks: int, same_weights: bool = False, **others: Any) -> Tolerance:
         """Returns the tolerance for a model with this many blocks whose weights are stored as `dtype`.
 
-        With `AS_STORED`, the weights are equal to the reference's, and the inputs of products are f16. If
+        With `AS_STORED`, the weights are equal to the reference's, and the tolerance is that of f16 inputs. If
         `same_weights`, the weights of the reference are rounded to the format too. The squares of the blocks' rounding
         errors add up, so the tolerance grows with the square root of the number of blocks.
         """

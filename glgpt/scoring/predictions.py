@@ -46,7 +46,8 @@ class Figures:
     bits_per_byte: float
     top_1: float
     top_5: float
-    calibration_error: float | None  # mean |confidence - accuracy| over tokens; None for chance, which favours no token
+    # |mean confidence - accuracy| of each bin, averaged over the tokens; None for chance, which favours no token
+    calibration_error: float | None
     bins: tuple[tuple[float, float, int], ...]
 
 

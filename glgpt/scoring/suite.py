@@ -1,4 +1,7 @@
-"""Scores a model: computes and formats everything that `glgpt eval --suite` prints and the page's Score step shows."""
+"""Scores a model: computes and formats everything that `glgpt eval --suite` prints.
+
+The page's Score step computes its results with `viewer/src/training/score.ts` instead.
+"""
 
 from __future__ import annotations
 
@@ -86,9 +89,10 @@ def score(
 ) -> Score:
     """Scores a model and, for comparison, chance, n-gram models of the training text, and `embedded`.
 
-    Scores at most `tokens` tokens (0: all), in windows of `LanguageModel.context` tokens spread evenly over the text.
-    Chance predicts all tokens as equally likely; `embedded` is the small model that is part of glgpt (None: not
-    scored). Raises GlgptError if the model has no tokenizer, or the text is shorter than a window.
+    Scores windows of `LanguageModel.context` tokens that are spread evenly over the text: as many as have at most
+    `tokens` tokens together (0: all), but at least one. Chance predicts all tokens as equally likely; `embedded` is the
+    small model that is part of glgpt (None: not scored). Raises GlgptError if the model has no tokenizer, or the text
+    is shorter than a window.
     """
     report = progress or (lambda *_: None)
     tokenizer = tokenizer_of(model)
@@ -204,7 +208,7 @@ COLUMNS = ("predictor", "nats_per_token", "perplexity", "bits_per_byte", "top_1"
 
 
 def as_csv(found: Score) -> str:
-    """Returns the score as CSV, a line per predictor; the model's line also has the metrics of its sample and task."""
+    """Returns the score as CSV, a line per predictor; only the model's line has metrics of its sample and the task."""
     own = {}
     if found.copies:
         own = asdict(found.copies)

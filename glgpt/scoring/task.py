@@ -19,7 +19,8 @@ class Answers:
 
     `lines` is the number of scored lines, and `exact_match` is the share of lines with a correct answer. An answer is
     correct if each of its tokens, the end of the line included, is the likeliest token, as in greedy generation.
-    `by_position[i]` is the share of correctly predicted tokens among those that start at character i of an answer.
+    `by_position[i]` is the share of correctly predicted tokens among those that start at byte i of an answer; a token
+    that starts before the answer counts as one that starts at byte 0.
     """
 
     lines: int
@@ -46,7 +47,7 @@ def answers(windows: Iterable[tuple[list[bytes], NDArray[np.bool_]]], seen: set[
     the first, which is True if the token was predicted correctly. Returns None if no line can be scored.
     """
     lines, right = 0, 0
-    positions: list[list[int]] = []  # by character of the answer: tokens [predicted correctly, predicted]
+    positions: list[list[int]] = []  # by byte of the answer: tokens [predicted correctly, predicted]
     for number, (tokens, hits) in enumerate(windows):
         ends = np.cumsum([len(token) for token in tokens])
         text = b"".join(tokens)

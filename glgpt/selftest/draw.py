@@ -26,7 +26,7 @@ class Result:
 
     `error`, `allowed` and `excess` (`error` / `allowed`) are those of the value with the largest excess; `output` is
     the name of the output that holds this value. `first_ms` is the time of the first draw in milliseconds, including
-    compiling. `same` is True if both draws gave equal bits.
+    compiling, uploading the inputs and reading the outputs. `same` is True if both draws gave equal bits.
     """
 
     case: Case

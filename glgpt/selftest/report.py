@@ -21,7 +21,10 @@ Json = dict[str, Any]
 
 
 def document() -> Json:
-    """Returns the suite with the programs to time, as the web page loads it."""
+    """Returns the suite with the programs to time, and with the files of `glsl/` that its shaders refer to (`sources`).
+
+    `page.output.selftest` converts this document to the one that the web page loads.
+    """
     found = read_document()
     speed, shaders = speed_json()
     shaders = found["shaders"] | {key: shortened(text) for key, text in shaders.items()}

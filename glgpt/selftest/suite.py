@@ -1,9 +1,9 @@
 """Reads the recorded cases of the self-test: passes, inputs, expected values and tolerances of every op.
 
-`suite.json.gz` is recorded from the cases of the tests (`tests/selftest/record_suite.py`). Its shaders refer to files
-of `glsl/` by lines such as `@norm.frag`, and these are replaced by the files of the installed package, which the
-self-test thereby tests. The page gets the same document with these files in `sources`;
-`viewer/src/runtime/selftest/suite.ts` reads it there.
+`suite.json.gz` is recorded from the cases of the tests (`tests/selftest/record_suite.py`). In its shaders, a line such
+as `@norm.frag` stands for a file of `glsl/`. It is replaced by the file of the installed package, so the self-test
+tests the installed shaders. `report.document` adds these files to the document as `sources`. The page's document holds
+the lines of the complete shaders instead; `viewer/src/runtime/selftest/suite.ts` reads it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Case:
-    """An op with given inputs. `targets` is the maximum number of textures that a pass writes at once.
+    """An op with given inputs. `targets` is the maximum number of draw buffers (layers of textures) of a pass.
 
     A case with a `property` shows what a device does and is never counted as a failure: "denormals" shows whether the
     device keeps numbers below 2^-126.
@@ -81,13 +81,13 @@ class Case:
 
 
 def read_document() -> dict[str, Any]:
-    """Returns the recorded document."""
+    """Returns the recorded document, without the field `sources`."""
     found: dict[str, Any] = json.loads(gzip.decompress(SUITE.read_bytes()))
     return found
 
 
 def shortened(text: str) -> str:
-    """Returns the text of a shader, in which a reference replaces the text of each file of `glsl/`."""
+    """Returns the text of a shader, in which references replace the texts of files of `glsl/` (see `_files`)."""
     for name, source in _files():
         if source in text:
             text = text.replace(source, f"@{name}")

@@ -38,9 +38,10 @@ class _Task(Generic[J]):
 class BatchingExecutor(Generic[J]):
     """A single-threaded executor that batches compatible jobs and shares its time fairly among clients.
 
-    A client's jobs run in the order in which they were submitted. If several clients have jobs, a job of the client
-    that has used the least time runs next (start-time fair queueing, Goyal et al. 1996). So a client that submits many
-    long jobs delays other clients by one of these jobs, not by all. Urgent work runs before everything else.
+    A client's jobs run in the order in which they were submitted, but a job may join a batch before earlier work of its
+    client that cannot join the batch. If several clients have jobs, a job of the client that has used the least time
+    runs next (start-time fair queueing, Goyal et al. 1996). So a client that submits many long jobs delays other
+    clients by one of these jobs, not by all. Urgent work runs before everything else.
 
     A job runs in a batch with waiting jobs of the same kind: up to `most()` jobs of different sessions. One job of each
     client is chosen before a second job of any client. `together` runs the batch and returns a result or an exception

@@ -69,7 +69,7 @@ class Replica:
         self._most = 4 * self.engine.most
 
     def about(self) -> tuple[dict[str, int], tuple[int, ...]]:
-        """Returns the stage's texture memory in bytes, and its chunk sizes (how many rows one pass can run)."""
+        """Returns the stage's texture memory in bytes, by name, and the numbers of rows that it can run at once."""
         return self.engine.takes(), tuple(self.engine.sizes)
 
     def _session(self, key: str) -> Session:
@@ -121,10 +121,10 @@ def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
 class RayEngine(EngineBase):
     """Runs the sessions of a part whose ranges of blocks are Ray Serve deployments.
 
-    There are `stages` ranges, and `replicas` processes for each range. Joins the cluster that the environment variable
-    RAY_ADDRESS names; if the variable is not set, starts a cluster on this machine. `options` are those of `Engine`;
-    every node must find the model under the same name. Raises GlgptError if the model cannot be loaded, the cluster is
-    unreachable, or the replicas do not start.
+    There are `stages` ranges, and `replicas` processes for each range. Unless this process uses Ray already, joins the
+    cluster that the environment variable RAY_ADDRESS names; if it is not set, starts a cluster on this machine.
+    `options` are those of `Engine`; every node must have the model's files at the same path. Raises GlgptError if the
+    model cannot be loaded, the cluster is unreachable, or the replicas do not start.
     """
 
     def __init__(
@@ -254,7 +254,10 @@ class RayEngine(EngineBase):
 
     @staticmethod
     async def _call(method: Any, *arguments: Any) -> Sent:
-        """Calls a replica. Raises LapsedError if the replica is lost; the session then restarts on another replica."""
+        """Calls a replica. Raises GlgptError if the call fails in the replica.
+
+        Raises LapsedError if the replica is lost; the session then restarts on another replica.
+        """
         try:
             found: Sent = await method.remote(*arguments)
             return found
@@ -282,7 +285,7 @@ def _packed(x: Any) -> bytes:
 
 
 def _hint(ask: Ask | None) -> Ask | None:
-    """Returns a request with only the guesses of `ask` (None: no guesses), for stages that do not have the head."""
+    """Returns a request with only the guesses of `ask` (None: no guesses), for every stage but the last."""
     return Ask(guesses=ask.guesses) if ask and ask.guesses else None
 
 

@@ -168,8 +168,9 @@ class Engine(EngineBase):
     """Loads a part of a checkpoint and runs the steps of up to `sessions` sessions.
 
     A `BatchingExecutor` orders the steps and shares time fairly among clients. If several sessions have a step of one
-    row waiting, up to eight of these steps run in one pass (`BatchedStage`). Sessions that have been idle for `age`
-    seconds are evicted. `options` are those of `Stage.load`. Raises GlgptError for an unusable model, part or device.
+    row waiting, up to eight of these steps run in one forward pass (`BatchedStage`). Sessions that have been idle for
+    `age` seconds are evicted. `options` are those of `Stage.load`. Raises GlgptError for an unusable model, part or
+    device.
     """
 
     def __init__(
@@ -246,8 +247,8 @@ class Engine(EngineBase):
     def _superfluous(self, wanted: Part) -> list[Part]:
         """Returns the sub-parts to unload after `wanted` was loaded.
 
-        Unused sub-parts are unloaded if more than `MAX_IDLE_PARTS` are loaded, and used ones if more than `MAX_PARTS`
-        are in use; in both groups, the least recently used first.
+        Unused sub-parts are unloaded while more than `MAX_IDLE_PARTS` sub-parts, used or not, are loaded. Sub-parts in
+        use are unloaded if more than `MAX_PARTS` are in use. In both groups, the least recently used come first.
         """
         idle = [p for p, served in self._narrowed.items() if p != wanted and not self.sessions.use(served.texts)]
         used = [p for p in self._narrowed if p != wanted and p not in idle]
@@ -266,7 +267,7 @@ class Engine(EngineBase):
     async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
         """Returns the session with this key, or a new one, on `part`. Raises GlgptError for an unavailable part.
 
-        Does not wait for other clients' steps, unless the part must be loaded first.
+        Does not wait for other clients' queued steps, unless the part must be loaded first.
         """
         wanted = Part.parse(part, self.config) if part else self.part
 
@@ -293,9 +294,9 @@ class Engine(EngineBase):
         )
 
     def _together(self, jobs: Sequence[StepRequest]) -> list[bytes | Exception]:
-        """Runs one-row steps of several sessions in one pass. Returns an answer or an exception for each.
+        """Runs one-row steps of several sessions in one forward pass. Returns an answer or an exception for each.
 
-        If the joint pass fails, each step runs separately, so that one client's step cannot make other steps fail.
+        If the joint forward pass fails, each step runs separately, so that one client's step cannot make others fail.
         """
         begun = time.perf_counter()
         new = [request for request in jobs if not request.repeated]
@@ -335,7 +336,10 @@ class Engine(EngineBase):
         return request.session.reply
 
     async def look(self, part: Part, look_: Look, x: Any, client: str = "") -> bytes:
-        """Queues a look and returns its answer. Raises GlgptError for an unknown name or too large an answer."""
+        """Queues a look and returns its answer.
+
+        Raises GlgptError for an unknown name, an answer that is too large, or a part that cannot serve the look.
+        """
         return await self._turns.run(lambda: self._look(part, look_, x), client)
 
     def _look(self, part: Part, look_: Look, x: Any) -> bytes:

@@ -11,7 +11,8 @@ from websockets.exceptions import InvalidState
 
 ANSWER_TIMEOUT_S = 30.0  # seconds in which a client must receive an answer, plus the answer's size / MIN_BYTES_PER_S
 MIN_BYTES_PER_S = 1 << 20  # rate at which a client must receive an answer
-PIECE_BYTES = 1 << 18  # maximum bytes of a WebSocket fragment; a fragment is written after the previous one was sent
+# Maximum bytes of a WebSocket fragment; a fragment is written when at most 64 KiB of the previous one remain unsent
+PIECE_BYTES = 1 << 18
 MAX_PONGS = 16  # maximum number of pongs that are queued while the client does not read
 
 

@@ -336,9 +336,9 @@ class _Uvicorn(uvicorn.Server):
 class StageServer:
     """Serves an engine on `host`. The port is bound on construction; port 0 chooses a free port.
 
-    `certificate` holds the paths of a certificate and its key, for TLS. A connection is closed after `idle` seconds
-    without a message. Raises ArgumentError if the address or the certificate cannot be used, or if other machines could
-    connect without a token.
+    `certificate` holds the paths of a certificate and its key, for TLS. A connection is closed after `idle` seconds (at
+    least `OPEN_TIMEOUT_S`) without a message. Raises ArgumentError if the address or the certificate cannot be used, or
+    if other machines could connect without a token.
     """
 
     def __init__(

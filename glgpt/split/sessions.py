@@ -70,7 +70,7 @@ class Sessions:
 
     @property
     def side_by_side(self) -> int:
-        """Returns the maximum number of sessions in one pass."""
+        """Returns the maximum number of sessions in one forward pass."""
         return min(self.most, MAX_ROWS)
 
     def __len__(self) -> int:
@@ -91,8 +91,9 @@ class Sessions:
     def step(self, session: Session, pos: int, x: Rows, ask: Ask | None) -> Answer:
         """Runs the rows `x` of a session; the first of them has position `pos`.
 
-        Raises LapsedError if the session was evicted or lacks rows before `pos`. Raises GlgptError for rows beyond the
-        context, and for guesses whose number does not match the rows or exceeds the context.
+        Raises LapsedError if the session was evicted, its stage was unloaded, or it lacks rows before `pos`. Raises
+        GlgptError for rows beyond the context, and for guesses whose number does not match the rows. A step with
+        guesses always computes `ROWS` rows; raises GlgptError too if these exceed the context.
         """
         self._check(session, pos, len(x), ask)
         fed = StepInput(self._use(session), pos, x, ask)
@@ -102,7 +103,9 @@ class Sessions:
         return answer
 
     def steps(self, steps: Sequence[tuple[Session, int, Rows, Ask | None]]) -> list[Answer | GlgptError]:
-        """Runs one row of each session in one pass. Returns for each its answer, or the error that `step` would raise.
+        """Runs one row of each of several sessions in one forward pass.
+
+        Returns for each session its answer, or the error that `step` would raise.
 
         Each step is a session, a position, the row, and the request for tokens after it. There may be at most
         `side_by_side` steps, all of different sessions of one stage.

@@ -40,7 +40,7 @@ class LimitError(LimitedProcessError):
 
 
 class LimitedProcess:
-    """A process that answers requests. It starts at the first request, and starts again if a request ended it."""
+    """A process that answers requests. It starts at `start` or the first request, and again if a request ended it."""
 
     timeout_s = 60.0  # maximum wall time of a request; `answer_requests` limits the CPU time
 
@@ -133,7 +133,8 @@ class LimitedProcess:
 def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]], cpu_s: int, memory: int) -> int:
     """Answers requests until stdin ends; returns 0.
 
-    Each request may take `cpu_s` seconds of CPU time, and the process may use `memory` bytes.
+    Each request may take about `cpu_s` seconds of CPU time, and the process may use `memory` bytes of address space;
+    Windows has neither limit.
     """
     if resource:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

@@ -17,7 +17,7 @@ LEVELS = ("debug", "info", "warning", "error")
 STYLES = ("text", "json")
 MAX_LOG_BYTES = 8 << 20  # size at which a file is rotated
 KEPT_LOGS = 5  # number of rotated files that are kept
-NOISY = ("httpx", "httpx2", "asyncio")  # loggers that would log every request
+NOISY = ("httpx", "httpx2", "asyncio")  # loggers whose messages below WARNING are dropped: httpx logs every request
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as a line: time (UTC), level, message, fields; escapes control characters from clients."""
+    """Formats a record as a line (time in UTC, level, message, fields) of limited length without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line, followed by a traceback if there is one."""

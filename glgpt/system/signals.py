@@ -88,7 +88,7 @@ def importing(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def unwinding(leave: Callable[[int], object] | None = None) -> Iterator[None]:
-    """Makes SIGINT raise KeyboardInterrupt and SIGTERM raise its subclass Terminated, unless the signal is ignored.
+    """Makes SIGINT raise KeyboardInterrupt and SIGTERM raise Terminated, unless the signal is ignored.
 
     Does nothing outside the main thread: Python sets handlers only there.
     """

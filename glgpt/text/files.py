@@ -14,7 +14,7 @@ from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_regular
 
 BLOCK = 1 << 20  # bytes of one read
-MAX_PIECE_CHARACTERS = 1 << 22  # maximum characters of a piece, if a text has no blanks at which to divide it
+MAX_PIECE_CHARACTERS = 1 << 22  # a piece ends after this many characters, or some more, where it cannot be cut
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Source:
 
 
 class Text:
-    """A text of one or more files, or of a string. Of files, only the block being read is in memory."""
+    """A text of one or more files, or of a string. Of files, only the piece being read is in memory."""
 
     def __init__(self, sources: Sequence[_Source]) -> None:
         """Use `of_files` or `of_string`."""
@@ -155,7 +155,7 @@ def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 
 
     The position is directly before a blank that follows a non-blank: no word of GPT-2 extends over such a position, and
     the text before it does not affect how the text after it is split. Searches backwards before the first character of
-    `blanks`; if there is no such position, before the next character, and so on. Returns 0 if there is none. The
+    `blanks`; otherwise before the next character, and so on. Returns 0 if there is none. The
     position is never within a text of `whole` (special tokens).
     """
     special = [token for token in whole if len(token) > 1]

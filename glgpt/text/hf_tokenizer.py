@@ -15,7 +15,10 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HFTokenizer(Tokenizer):
-    """A tokenizer that runs on the `tokenizers` library, because `gguf.splits` lacks its way of splitting a text."""
+    """A tokenizer that runs on the `tokenizers` library, because tiktoken cannot run it.
+
+    For example, it has a normalizer, or `gguf.splits` lacks its way of splitting a text.
+    """
 
     def __init__(self, document: Document, vocab_size: int | None, named: Mapping[str, str]) -> None:
         """Loads a document; `named` are the configured special tokens by role. Raises FileError if it is damaged."""
@@ -76,7 +79,7 @@ def _refused(kind: type[GlgptError], what: str) -> Iterator[None]:
 def _decoding(document: Document) -> Callable[[str], bytes]:
     """Returns a function that decodes a token to bytes as the document's decoder does.
 
-    If the document has no decoder, \u2581 stands for a blank.
+    If the document has no decoder, \u2581 stands for a blank, unless the pre-tokenizer represents bytes as letters.
     """
     parts = steps(document.whole.decoder)
     kinds = {part.type for part in parts or steps(document.whole.pre_tokenizer)}

@@ -90,7 +90,7 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Encodes `text`; each special token in it becomes a single id.
 
-        Raises GlgptError if the vocabulary lacks a byte of the text.
+        Raises GlgptError if the vocabulary lacks a byte of the text, or if an id is beyond the model's vocabulary.
         """
         ids: list[int] = []
         start = 0
@@ -187,8 +187,9 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     `vocab_size` is that of the model; without a model, it is None, and the largest id in the files determines the
     size.
 
-    Without files, returns GPT-2's tokenizer if `vocab_size` is `GPT2_VOCAB_SIZE` and tiktoken has this
-    tokenizer or can download it; otherwise returns None. Raises GlgptError, naming the file, for a damaged file.
+    Without files, returns GPT-2's tokenizer if `vocab_size` is `GPT2_VOCAB_SIZE` and tiktoken has this tokenizer or can
+    download it; otherwise returns None. Also returns None if the only file is a tokenizer.json that is not a BPE.
+    Raises GlgptError, naming the file, for a damaged file.
     """
     halves = [folder / name for name in ("vocab.json", "merges.txt")]
     plain = all(half.exists() for half in halves)
@@ -267,9 +268,10 @@ def _read_combined(folder: Path, vocab_size: int | None) -> Tokenizer | None:
 
 
 def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
-    """Converts a tokenizer.json for tiktoken; returns None unless it is a byte-level BPE with a split of `gguf.splits`.
+    """Converts a tokenizer.json for tiktoken; returns None if tiktoken cannot run the tokenizer.
 
-    A split is a way of dividing a text into words.
+    Tiktoken runs a byte-level BPE without a normalizer, whose split, a way of dividing a text into words, is in
+    `gguf.splits`, and whose added tokens have no options for the text around them.
     """
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:

@@ -28,13 +28,13 @@ class Cut:
     bytes_per_token: float
     longest: list[dict[str, object]]
     rarest: list[dict[str, object]]
-    beginning: list[str]  # the text's first tokens
+    beginning: list[str]  # labels of the text's first tokens, up to 40
 
 
 def cut_of(
     name: str, tokenizer: Tokenizer, text: Text, many: int = 12, progress: Callable[[int, int], None] | None = None
 ) -> Cut:
-    """Tokenizes a text and counts its tokens; `many` is the number of tokens in `longest` and in `rarest`.
+    """Tokenizes a text and counts its tokens; `many` is the maximum number of tokens in `longest` and in `rarest`.
 
     Raises GlgptError if the vocabulary lacks a byte of the text.
     """

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class DivergedError(GlgptError):
-    """Raised for a loss or gradient that is not finite; the message has the step, tensor and last good checkpoint."""
+    """Raised if a loss, a gradient or a parameter is not finite.
+
+    The message has the step, the last good checkpoint and, if it is known, the first tensor affected.
+    """
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class Trained:
     validation_loss: float | None
     bits_per_byte: float | None
     validation_step: int | None  # step of the last validation; an interrupt may prevent a later one
-    tokens: int  # number of tokens trained on in this session
+    tokens: int  # number of tokens trained on since the run was started or last resumed
     seconds: float
     interrupted: bool
     signal: int | None = None  # number of the signal that interrupted the run

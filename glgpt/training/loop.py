@@ -196,7 +196,10 @@ class Loop:
         return time.perf_counter() - self._begun - self._other
 
     def _take(self, results: Sequence[StepResult], evaluated: bool = False) -> None:
-        """Logs steps whose results have arrived; with `evaluated`, logs the last validation's results with them."""
+        """Logs steps whose results have arrived; with `evaluated`, logs the last validation's results with them.
+
+        Raises DivergedError if a loss or a norm of gradients is not finite.
+        """
         for result in results:
             nats, bits = self.validation if evaluated and self.validation else (None, None)
             self.last = Step(

@@ -23,7 +23,10 @@ class Plan:
 
     @property
     def fixed(self) -> int:
-        """Bytes for parameters, gradients, moments (AdamW's running averages) and caches, which no setting changes."""
+        """Bytes for parameters, gradients, moments (AdamW's running averages) and caches of keys and values.
+
+        The options `--batch`, `--precision` and `--recompute` do not reduce this number.
+        """
         return self.memory["weight"] + self.memory["state"]
 
     @property

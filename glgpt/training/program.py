@@ -75,7 +75,7 @@ class Recipe:
 
 
 def program_digest(config: ModelConfig, recipe: Recipe) -> str:
-    """Returns the SHA-256 of everything that determines a step's result, except the kernel.
+    """Returns the SHA-256 of the model's configuration and of the recipe, except for `recompute`.
 
     Trainers with equal digests can train together.
     """
@@ -116,12 +116,13 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
 
     An entry is a named list of passes, and a state is a texture that outlives an entry. `init` makes fresh parameters
     from the scalar `seed`. `backward` runs the first micro-batch and leaves the gradients of (sum of losses) / (rows of
-    the whole step) in the states `d.<parameter>`. `accumulate` (only if there are several micro-batches) runs another
-    micro-batch and adds its gradients to these states. `backward`, `accumulate` and `evaluate` write (sum of losses,
-    number of targets that count, ..) to row `row` of the state `losses`: row 0 for `backward`, the next rows for
-    `accumulate`, and row `SLOTS` for `evaluate`. `update` takes an AdamW step on the mean loss over all targets that
-    count, and leaves (norm of the gradients, factor by which it multiplied them, 1 if the norm is finite, 0) in the
-    state `gradient_norm`. After the parameters have changed, `prepare` must be played before a generation.
+    the whole step), in f16 times the loss scale, in the states `d.<parameter>`. `accumulate` (only if there are several
+    micro-batches) runs another micro-batch and adds its gradients to these states. `backward`, `accumulate` and
+    `evaluate` write (sum of losses, number of targets that count, ..) to row `row` of the state `losses`: row 0 for
+    `backward`, the next rows for `accumulate`, and row `SLOTS` for `evaluate`. `update` takes an AdamW step on the mean
+    loss over all targets that count, and leaves (norm of the gradients, factor by which it multiplied them, 1 if the
+    norm is finite, 0) in the state `gradient_norm`. After the parameters have changed, `prepare` must be played before
+    a generation.
 
     Raises GlgptError if the limits do not allow the step.
     """
@@ -190,7 +191,7 @@ def _losses(rec: Recorder) -> Tensor:
 
 
 def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-    """Records the backward pass of a micro-batch; returns, for each parameter, the state that holds its gradient.
+    """Records the forward and backward pass of a micro-batch; returns the state of each parameter's gradient.
 
     `so_far` maps each parameter to its gradient over the earlier micro-batches (empty for the first one), to which the
     gradient of this micro-batch is added.

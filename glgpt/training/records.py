@@ -16,7 +16,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Steps = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Figure = float | None  # None: the value was not finite
+Figure = float | None  # None: the value was not finite, or was not logged
 
 
 class _Strict(BaseModel):
@@ -41,8 +41,8 @@ class Record(_Strict):
     preset: str | None = None
     init: str | None = None
     vocab_size: Size
-    data: str  # identifies the text and the tokenizer: `Data.key`
-    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # `tokenizer_training.identity` of its files
+    data: str  # identifies the text and the tokenizer: `text.dataset.Data.key`
+    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # `text.tokenizer_training.identity` of its files
     settings: Settings
 
 
@@ -82,7 +82,7 @@ class Made(_Strict):
 
 
 class RecipeFields(BaseModel):
-    """The fields of `Recipe`; if `batch` or `context` is None, the trainer takes it from the arrays of its steps."""
+    """The fields of `program.Recipe`; a `batch` or `context` of None is taken from arrays of the trainer's steps."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
 

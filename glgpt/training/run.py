@@ -25,7 +25,7 @@ from glgpt.training.records import Record
 from glgpt.training.run_folder import RECORD, RunFolder, check_new, free_name, staged
 from glgpt.training.settings import Settings, settings_for
 
-# Settings that may change when a run is resumed; the other settings determine the model and its batches.
+# Settings that may change when a run is resumed; the others, such as those of the model and its batches, may not.
 CHANGEABLE = (
     "steps lr min_lr warmup schedule weight_decay clip dropout recompute device max_texture_memory "
     "eval_every eval_tokens sample_every sample_tokens save_every keep"
@@ -48,8 +48,9 @@ def train(
     A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights with a `preset`'s size
     (default "nano") or from the checkpoint `init`, and accepts any field of `training.settings.Settings`. With
     `resume`, the run in the folder `resume` continues bit for bit as if it had never stopped. It keeps its text, and
-    all settings except those of `CHANGEABLE` that are given. An interrupt (Ctrl-C, SIGTERM) ends a run early with a
-    checkpoint; a second interrupt ends it immediately.
+    all settings except those of `CHANGEABLE` that are given; a run that was started with `text` must be given the same
+    text again. An interrupt (Ctrl-C, SIGTERM) ends a run early with a checkpoint; a second interrupt ends it
+    immediately.
 
     `callbacks` are notified of steps, validations, samples and checkpoints.
 

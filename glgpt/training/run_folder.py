@@ -79,8 +79,9 @@ class RunFolder:
     def keep(self, step: int, most: int) -> None:
         """Saves the model of `step` in a separate folder, and deletes all but the last `most` of such folders.
 
-        If `most` is 0, saves nothing. The saved files are hard links to the run's files, so they need no extra space.
-        They never change, because the run replaces its files instead of overwriting them.
+        If `most` is 0, saves nothing. The saved files are hard links to the run's files (copies, if the file system has
+        no links), so saving takes little time. They never change, because the run replaces its files instead of
+        overwriting them.
         """
         self._forget([*(kept_steps(self.path)[: -most + 1] if most > 1 else kept_steps(self.path)), step])
         if not most:

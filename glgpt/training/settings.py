@@ -134,7 +134,10 @@ class Settings:
             raise GlgptError(f"{name} is {written(value)}; it must be a number of at least {least}{most}")
 
     def lr_at(self, step: int) -> float:
-        """Returns the learning rate of `step` (from 1): warmup, then decay to `min_lr` at the last step."""
+        """Returns the learning rate of `step` (from 1).
+
+        After the warmup, it decays to `min_lr` at the last step, or stays at `lr` if the schedule is constant.
+        """
         if step <= self.warmup:
             return self.lr * step / self.warmup
         done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))

@@ -52,7 +52,7 @@ class TrainingTextures:
         return {name + suffix: self.read(name, "", suffix) for name in self.config.parameters for suffix in STATES}
 
     def restore(self, tensor: Callable[[str], NDArray[Any]]) -> None:
-        """Uploads everything that `state` returned, each array under its name."""
+        """Uploads the array `tensor(name)` for each name of `state`."""
         for name in self.config.parameters:
             for suffix in STATES:
                 self.write(name, tensor(name + suffix), suffix)
@@ -60,8 +60,9 @@ class TrainingTextures:
     def upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
         """Uploads the ids of a micro-batch, of shape `[batch, context]`.
 
-        In every tensor of the program, row `position * batch + sequence` belongs to the token at this position of this
-        sequence.
+        In every tensor of the program with a row for each token, row `position * batch + sequence` belongs to the token
+        at this position of this sequence. If `train`, also uploads the index of the ids that the gradient of the
+        embedding needs (`sorted_index`).
         """
         ids = inputs.T.reshape(-1)
         self.put(f"ids.{len(ids)}", ids[:, None])

@@ -90,9 +90,9 @@ class TrainerSettings:
 class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment is stored in textures.
 
-    `model` is a configuration such as GPT2Config (fresh weights), a checkpoint's name or folder, or a loaded
-    LanguageModel, whose checkpoint is read. Settings are given as one object or by name, as in `Trainer(config,
-    batch=12, lr=1e-3)`; settings of the device (`DeviceSettings`) are given by name.
+    `model` is a configuration such as GPT2Config (fresh weights), a checkpoint's name or folder (None: the embedded
+    model), or a loaded LanguageModel, whose checkpoint is read. Settings are given as one object or by name, as in
+    `Trainer(config, batch=12, lr=1e-3)`; settings of the device (`DeviceSettings`) are given by name.
 
     A step runs `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
     padded and masked, which changes no loss and no gradient. The loss is the mean over all targets of all micro-batches

@@ -33,7 +33,7 @@ COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # name -> `Kernel.contig
 PANELS_PAY = 0.8
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and number of weights (more than caches can hold)
 ADDED = 16  # how many numbers a device adds up in the test of blending
-MIN_PROBE_S = 0.003  # minimum seconds of a long run of the probe
+MIN_PROBE_S = 0.003  # approximate seconds of a long run of the probe; less if 64 plays take less
 STEADY = 1.3  # maximum ratio of the times of the two fastest runs of a product; if it is larger, the machine was busy
 VERSION = 11  # version of the cached results of the probe (probe.json) and of the test of blending (blending.json)
 MAX_CACHE_BYTES = 1 << 20  # maximum bytes of a cache file, enough for thousands of drivers
@@ -159,9 +159,9 @@ def known_to_blend(device: Device, options: Options, pairs: bool = False) -> boo
 def adds_by_blending(device: Device, options: Options, pairs: bool = False) -> bool:
     """True if blending adds floats exactly as additions in succession do; draws a sum to test this.
 
-    With `pairs`, two pixels add up their terms before blending, which works only if the device computes derivatives
-    separately for each column of a quad. Software drivers can do both, but on these it is faster to add up partial sums
-    in another pass.
+    False if the device has fewer than eight draw buffers, which blended products need. With `pairs`, two pixels add up
+    their terms before blending, which works only if the device computes derivatives separately for each column of a
+    quad. Software drivers can do both, but on these it is faster to add up partial sums in another pass.
     """
     if device.limits.max_draw_buffers < 8:
         return False

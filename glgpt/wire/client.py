@@ -1,8 +1,8 @@
 """Connects a client to a split server, which runs some of a model's blocks.
 
-A step sends rows: the hidden states or token ids of a few positions of a text. For each text, the server has a session,
-which holds the attention caches of the rows that the server has processed. Steps are numbered, so that the client can
-resume after a disconnect.
+A step sends rows: the hidden states or token ids of consecutive positions of a text. For each connection, the server
+has a session, which holds the attention caches of the rows of one text. Another text replaces these rows. Steps are
+numbered, so that the client can resume after a disconnect.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Failed, Look, Looked, Open
 
 RECONNECT_TIMEOUT_S = 30.0  # seconds within which a lost connection must be restored
 ANSWER_TIMEOUT_S = 120.0  # seconds without an answer after which a server counts as lost
-MAX_RESENDS = 20  # maximum number of times that one message is resent
-MAX_REPLAYS = 20  # maximum number of times that a text is sent again (replayed) for one token
+MAX_RESENDS = 20  # maximum number of reconnections while `take` waits for one answer
+# Maximum number of attempts at one request. After each attempt in which a server lost the session's rows, except the
+# last one, the client sends the text again (replays it).
+MAX_REPLAYS = 20
 BACKOFF_S = (0.05, 2.0)  # seconds between attempts to connect: first, maximum
 
 
 class ForgottenError(Exception):
-    """The server lost rows of the session: it holds only the first `held`. The client must resend the later rows."""
+    """The server lost rows of the session, or an answer that the client has not received.
+
+    The server holds the session's first `held` rows. The client must send the rows after these again, and the rows for
+    which it received no answer.
+    """
 
     def __init__(self, held: int) -> None:
         super().__init__(f"the server holds only {held} rows of the session")
@@ -61,8 +67,8 @@ class Connection:
 
     `wire` is the number format of hidden states; `part` requests fewer blocks than the server holds. If the connection
     is lost, the client tries for up to `patience` seconds to restore it, and then resends unanswered steps. If the
-    server has lost the session, `take` raises `ForgottenError`. The constructor raises GlgptError if the address is
-    invalid, or if the server is unreachable or refuses the client.
+    server has lost the session or an answer, `take` raises `ForgottenError`. The constructor raises GlgptError if the
+    address is invalid, or if the server is unreachable or refuses the client.
     """
 
     def __init__(
@@ -124,7 +130,10 @@ class Connection:
         return bool(self._inbox)
 
     def take(self) -> tuple[Stepped | Looked, memoryview]:
-        """Waits for the answer to the oldest unanswered step. Raises ForgottenError if rows must be sent again."""
+        """Waits for the answer to the oldest unanswered step.
+
+        Raises ForgottenError if rows must be sent again, and GlgptError if the server cannot answer.
+        """
         resends = 0
         while True:
             seq, _, sent, rows = self._unanswered[0]
@@ -190,7 +199,11 @@ class Connection:
     # -- the connection -----------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Reconnects and resends unanswered steps. Raises ForgottenError if the server lost the session's rows."""
+        """Reconnects and resends unanswered steps.
+
+        Raises ForgottenError if the server lost the session, or no longer has the answer to one of these steps. Raises
+        GlgptError if it is not connected after `patience` seconds.
+        """
         self._disconnect()
         self.traffic.reconnects += 1
         end, wait, session = time.monotonic() + self.patience, BACKOFF_S[0], self._session
@@ -292,7 +305,10 @@ class Connection:
 
 
 def checked_url(url: str) -> str:
-    """Returns the URL unchanged. Raises GlgptError unless it is `ws://HOST:PORT` or `wss://…`."""
+    """Returns the URL unchanged. Raises GlgptError unless its scheme is ws or wss and it names a host.
+
+    The URL may omit the port.
+    """
     try:
         found = urlsplit(url)
         good = found.scheme in ("ws", "wss") and found.hostname and (found.port is None or found.port > 0)

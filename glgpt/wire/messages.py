@@ -9,8 +9,8 @@
 
 A message is the length of its JSON (4 bytes, little-endian), the JSON in UTF-8, and the payload. A row is a position of
 the text; a session holds the rows that the server has processed. `pos` is the position of the first of `n` rows; if the
-session already holds rows from `pos` on, these are discarded first. `seq` numbers the steps of a session consecutively.
-If the client resends the last step, the server sends the same answer again.
+session already holds rows from `pos` on, these are discarded first. `seq` numbers the steps and looks of a session
+consecutively. If the client resends the last step, the server sends the same answer again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ MAX_HEADER_BYTES = 16384  # maximum bytes of a message's JSON
 MAX_GUESSES, MAX_ALTERNATIVES = 7, 32
 _LENGTH = struct.Struct("<I")
 
-# Codes of errors. After one of the codes in `AGAIN`, the client reconnects and sends its rows again. The others are
-# final.
+# Codes of errors. After one of the codes in `AGAIN`, the client reconnects and sends its rows again: the server evicted
+# the session (EVICTED), is shutting down (DRAINING), lacks rows or steps before the step (ORDER), or has too many
+# connections (FULL). The others are final: a wrong token (TOKEN), another model, part or protocol version (UNSUITABLE),
+# or an invalid message (BAD).
 EVICTED, DRAINING, ORDER, FULL = "evicted", "draining", "order", "full"
 TOKEN, UNSUITABLE, BAD = "token", "unsuitable", "bad"
 AGAIN = (EVICTED, DRAINING, ORDER, FULL)
@@ -50,9 +52,10 @@ class _Message(BaseModel):
 class Ask(_Message):
     """Requests the token after the last row. The server with the head samples it as a `Sampler` with `seed` would.
 
-    `draw` is the number of earlier random draws. With `guesses`, the rows are a token and guesses of the tokens after
-    it; the answer has the correct guesses and the token after them. `alternatives` is the number of likeliest tokens to
-    return with each token. `logits` requests all logits of the last row.
+    `Sampler` is in `inference.sampling`. `draw` is the number of earlier random draws. With `guesses`, the rows are a
+    token and guesses of the tokens after it; the answer has the guesses before the first wrong one, and the token after
+    them. `alternatives` is the number of likeliest tokens to return with each token. `logits` requests all logits of
+    the last row; it has no effect with `guesses`.
     """
 
     temperature: Annotated[float, Field(ge=0, le=ops.MAX_TEMPERATURE)] = 0.0
@@ -67,7 +70,10 @@ class Ask(_Message):
 
 
 class Open(_Message):
-    """The first message of a connection. `part` requests fewer blocks than the server holds."""
+    """The first message of a connection. `model` is the digest of the model that the server must hold.
+
+    `part` requests fewer blocks than the server holds.
+    """
 
     op: Literal["open"] = "open"
     protocol: int
@@ -126,15 +132,16 @@ class Opened(_FromServer):
     shape: Annotated[dict[str, Count], Field(max_length=16)] = {}
     context: Count = 0  # positions per session; 0, or not sent: the model's context
     dtype: str = "f32"
-    sizes: Annotated[tuple[Rows, ...], Field(max_length=64, strict=False)] = ()
-    sessions: Count = 0
+    sizes: Annotated[tuple[Rows, ...], Field(max_length=64, strict=False)] = ()  # possible numbers of rows of a chunk
+    sessions: Count = 0  # maximum number of sessions with caches
 
 
 class Stepped(_FromServer):
     """The answer to a step of `n` rows.
 
-    A server with the head returns tokens and their alternatives (`top`); otherwise, the payload is hidden states. An
-    alternative is an id, its probability in the model, and its probability after the sampling options.
+    A server with the head returns the requested tokens; otherwise, the payload is hidden states. With alternatives,
+    `top` lists for each token the token itself and its alternatives: an id, its probability in the model, and its
+    probability after the sampling options.
     """
 
     op: Literal["stepped"] = "stepped"

@@ -1,9 +1,10 @@
 // Attention of one row: y[head] = softmax(scores[head]) v, where x holds the scores. Each row of y is for one range of
 // KEYS keys; `attended.glsl` combines the ranges. The softmax is not stored: whenever a greater score is found, the sum
-// so far is rescaled (Milakov and Gimelshein 2018). The second output, LOGS, holds the logarithm of the range's sum of
-// exponentials; this sum is the weight of the range. Sixteen keys are processed at once, so that many fetches run in
-// parallel. The final sixteen may reach beyond the last key, where the rows of v are undefined. There, the last key is
-// fetched instead, and the score is NOTHING, so it has no weight.
+// so far is rescaled (Milakov and Gimelshein 2018). If there are several ranges, the second output, LOGS, holds the
+// logarithm of the range's sum of exponentials; this sum is the weight of the range. Sixteen keys are processed at
+// once, so that many fetches run in parallel. The final sixteen may reach beyond the last key, where the rows of v are
+// undefined. For each key beyond the last one, the row of an earlier key is fetched instead, with the score NOTHING, so
+// that it has no weight.
 // With PLACES, does the same for one row of each of several texts; y has RANGES rows for each text. PLACES holds the
 // position of each text. TABLE has a row for each text, with the number of the row of v for each key, four in a texel.
 #ifdef PLACES_W

@@ -2,9 +2,12 @@
 // Each pair of columns (i, i + ROTATED / 2) of a head is rotated by the angle position * frequency[i] and multiplied by
 // FACTOR; columns from ROTATED on, or without FREQUENCIES all columns, are copied. Row t has position pos + t. With
 // FROM_ZERO, the rows of BATCH sequences alternate, and row t has position t / BATCH.
-// With SCALES, each head is normalised first: multiplied by its scale and by (GAIN + GAIN_OFFSET).
-// With PARTIAL_SUMS, x is given as the partial sums of one row, which are added up here. With PLACES, x has a row for
-// each of several texts: row i of x is written to row (`row` + i) of y and rotated by the position PLACES[i].
+// With SCALES, each head is normalised first: multiplied by its scale (or by one scale of all heads) and by
+// (GAIN + GAIN_OFFSET).
+// With PARTIAL_SUMS, x is given as the partial sums of one row, or with PLACES of several rows, which are added up
+// here.
+// With PLACES, x has a row for each of several texts: row i of x is written to row (`row` + i) of y and rotated by the
+// position PLACES[i].
 // With OTHER, the pass also copies the same number of other heads (the values) to OTHER without rotation. They come
 // from the product that holds x, beginning at texel column OTHER_FIRST, or from the separate product SECOND_SUMS.
 // With INTO, y is wider than x: x is written to the columns from texel INTO on, and the other columns are 0.

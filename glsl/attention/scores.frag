@@ -2,7 +2,8 @@
 // With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, and rows of q and k are t * BATCH + sequence.
 // If k has fewer heads than the scores, K_GROUP heads of the scores share one head of k; if q has fewer, Q_GROUP heads
 // share one head of q (Ainslie et al. 2023).
-// With TO_POSITION, a fragment writes nothing if its keys come after the positions of all rows that it computes.
+// With TO_POSITION, a fragment writes nothing if its keys come after the positions of its rows in all row tiles,
+// including row tiles that another pass writes.
 // With WINDOW, keys WINDOW or more positions before the query are MASKED. With CAP, scores become CAP * tanh(x / CAP).
 // A texel holds the scores of four keys. Each row tile holds a different range of t. A fragment computes one t in each
 // tile, all for one head, so it uses each fetched key for several t.

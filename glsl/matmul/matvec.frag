@@ -1,11 +1,11 @@
-// Multiplies one row x by a matrix w. K is split into SPLIT_K slices, and each fragment computes partial sums:
-// y = x[slice of K] w[slice of K, some columns].
+// Multiplies one row x by a matrix w. K is split into slices of SLICE texels, and each fragment computes the partial
+// sums of one slice: y = x[slice of K] w[slice of K, some columns].
 // Of each row of w, a fragment reads CONTIGUOUS neighbouring texels or, if CONTIGUOUS is 0, Y_N / W_SHARED texels at
 // distances of STRIDE. The pixels of a slice are in blocks of 4 x BY, and the pixels of a block read neighbouring
 // texels of w. So the pixels that a driver runs together read one stretch of a row.
 // In a blended pass (`Recorder.add_up`), the device adds up several triangles. In each triangle, BANDS pixels compute
 // the same columns for different slices of K, and this pixel is number BAND of them. With INTERLEAVED, a pixel takes
-// every BANDS-th texel of K, so that the rows that the BANDS pixels read are close in memory.
+// every BANDS-th texel of the triangle's part of K, so that the rows that the BANDS pixels read are close in memory.
 // x is a tensor, or it is computed here: with KEYS, x is the output of attention, combined from ranges of keys; with
 // X_STRIDE, x is the residual stream times the GAIN of a norm; with PARTIAL_SUMS (and SECOND_SUMS), x is the hidden
 // layer of an MLP.

@@ -1,7 +1,8 @@
 // dx = dy act'(x).
 #include "activation.glsl"
 #if ACT == 1
-// Derivative of gelu_new. For |x| > 10 the second term is 0 in float32; the clamps prevent overflows in its factors.
+// Derivative of gelu_new. For |x| > 10 the magnitude of the second term is below 1e-35; the clamps prevent overflows in
+// its factors.
 float slope1(float x) {
   float square = min(x * x, 100.0), g = 1.0 / (1.0 + exp(min(-1.5957691216 * (x + 0.044715 * x * x * x), 88.0)));
   return g + clamp(x, -10.0, 10.0) * g * (1.0 - g) * 1.5957691216 * (1.0 + 0.134145 * square);

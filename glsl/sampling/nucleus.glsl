@@ -1,5 +1,5 @@
-// The search of top-p. The nucleus is the smallest set of the likeliest tokens whose weights add up to top_p of the
-// total weight; the search finds the logit at which the nucleus ends. The weight of a token is
+// The search of top-p. The nucleus is the smallest set of the likeliest tokens whose weights add up to at least top_p
+// of the total weight; the search narrows the range of logits in which the nucleus ends. The weight of a token is
 // exp((logit - greatest) / temperature). Each level of the search has a bracket (a range of logits that contains the
 // end), which 15 edges divide. For each edge, `nucleus_weights.frag` adds up the weights of the tokens at or above it.
 // M1 to M4 hold these sums for the levels so far, and the weight of all tokens. A sum is spread over the rows of its

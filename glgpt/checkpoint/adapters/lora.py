@@ -31,7 +31,7 @@ FILES: dict[str, Callable[[Path], dict[str, Stored]]] = {
 PREFIX = "base_model.model."
 MAX_RANK = 1 << 14
 MAX_PATTERNS, MAX_PATTERN_CHARACTERS = 1000, 200
-_ROWS = 1024  # rows of a weight that are changed at once: temporaries stay at a few MB
+_ROWS = 1024  # rows of a weight that are changed at once, so that a temporary takes 4 KB for each column
 
 # Fields of adapter_config.json that can request changes other than W + scale * B A. With one of the listed values, a
 # field requests no such change.
@@ -51,7 +51,7 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 }
 _MATRIX = re.compile(r"(.+)\.(lora_[AB]|lora_embedding_[AB]|base_layer)(?:\.weight)?", re.DOTALL)
 # A file's regular expression could take very long to match. Therefore it may have at most `MAX_REPETITIONS`
-# repetitions, and may not repeat a group.
+# repetitions. It may not repeat a group, refer back to a group, or have a special group, which begins with "(?".
 _UNSAFE = re.compile(r"\)[*+?{]|\(\?|\\[1-9]")
 _REPEATED = re.compile(r"[*+?{]")
 MAX_REPETITIONS = 3
@@ -63,8 +63,8 @@ class Change:
 
     The matrix left has the shape `[rows, r]`, and right has the shape `[r, columns]`. Left is B and right is A. If
     `turned` (the tensor is an embedding, or is stored as `[in, out]`), left is A and right is B, both transposed. PEFT
-    may save a copy of the adapted embedding in the adapter. This copy is `base`: the change is then added to it instead
-    of to the model's tensor.
+    may save in the adapter a copy of the embedding without the change. This copy is `base`: the change is then added to
+    it instead of to the model's tensor.
     """
 
     a: Stored
@@ -135,7 +135,10 @@ def _values(stored: Stored) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The ranks and scales in `adapter_config.json`. Keys of `ranks` and `alphas` are patterns of module names."""
+    """The settings of `adapter_config.json` from which ranks and scales follow.
+
+    `rank` and `alpha` are the defaults. `ranks` and `alphas` hold those of some modules, by patterns of module names.
+    """
 
     path: Path
     rank: int

@@ -204,7 +204,7 @@ def _add_split_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _split_page(args: argparse.Namespace) -> SplitPage | None:
-    """Returns the values of the options of `_add_split_options`; None for a page that holds the whole model."""
+    """Returns the values of the options of `_add_split_options`; None without --server."""
     if args.server is None:
         for name in ("split", "head", "wire"):
             if getattr(args, name) not in (None, "server"):

@@ -111,7 +111,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _engine(args: argparse.Namespace) -> tuple[Callable[..., EngineBase], dict[str, Any]]:
-    """Returns the engine's class and its extra arguments. Raises ArgumentError if Ray is missing."""
+    """Returns the engine's class and its extra arguments.
+
+    Raises ArgumentError if Ray is needed and missing, and for options of Ray without `--engine ray`.
+    """
     if args.engine == "embedded":
         for name in ("stages", "replicas"):
             if getattr(args, name) is not None:

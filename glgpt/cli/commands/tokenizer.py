@@ -17,7 +17,7 @@ from glgpt.system.files import staged_folder
 from glgpt.system.outputs import output_folder
 
 TOKENIZERS = "gpt2, bytes, bpe:N (BPE with N tokens, trained on the text), or a folder"
-VALIDATION = 0.1  # share of a text, at its end, on which no tokenizer is trained
+VALIDATION = 0.1  # share of a text, at its end, on which `inspect` trains no tokenizer; `train` uses the whole text
 
 
 def add_parser(sub: Subparsers) -> None:

@@ -1,4 +1,5 @@
 """Defines options for operators of servers: a configuration file, logs and metrics.
 
-`add_server_options` adds the options to a command, and `operated` applies them. They work for any server command.
+In `options`, `add_server_options` adds the options to a command, and `operated` applies them to this process.
+`glgpt federate serve` passes them to the processes that it starts instead of calling `operated`.
 """

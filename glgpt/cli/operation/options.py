@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_server_options(parser: argparse.ArgumentParser, level: str = "warning", file: bool = True) -> None:
-    """Adds the options that `operated` applies, and `--config`, which `Parser` reads.
+    """Adds the options that `operated` applies, and `--config`, which `cli.argument_parser.Parser` reads.
 
     `level` is the default of `--log-level`. `file` adds `--log-file`.
     """

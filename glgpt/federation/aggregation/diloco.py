@@ -25,7 +25,10 @@ class Diloco(FedAvg):
 
     @property
     def velocity(self) -> dict[str, Any] | None:
-        """Returns the outer optimizer's velocity as a dictionary of arrays, which Flower's strategies use for state."""
+        """Returns the outer optimizer's velocity, or None before the first step.
+
+        The velocity is in a dictionary of arrays, which Flower's strategies use for state.
+        """
         return None if self.outer.velocity is None else {KEY: self.outer.velocity}
 
     @velocity.setter
@@ -42,7 +45,10 @@ class Diloco(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Returns the parameters after the round and the mean metrics, or (None, None) if every reply is an error."""
+        """Returns the parameters after the round, and its mean loss and number of tokens as metrics.
+
+        Returns (None, None) if every reply is an error.
+        """
         good = [reply.content for reply in replies if not reply.has_error()]
         if not good:
             return None, None

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 DEFAULT = "diloco"
-# Options with which a Flower strategy sends each round to all sites. A site is a gateway with its clients; Flower
-# treats it as one node.
+# Options with which a Flower strategy sends each round to all nodes that it is given. A node is a site (a gateway with
+# its clients) or a supernode.
 SITES: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
 
@@ -31,7 +31,7 @@ class Options(Protocol):
 
     @property
     def public(self) -> bool:
-        """True if updates are clipped, and combined by a trimmed mean if the strategy has `trims`."""
+        """True if updates are clipped, and combined by a trimmed mean if the strategy has `trims` and adds no noise."""
 
     @property
     def outer_lr(self) -> float:
@@ -92,13 +92,13 @@ class Strategy:
 
     `factory` returns the Flower strategy for a session. `state` names the attributes of the Flower strategy that
     checkpoints store. Each of these attributes is None, or a dictionary with one array under the key `updates.KEY`.
-    With `trims`, public sessions use a trimmed mean.
+    With `trims`, public sessions use a trimmed mean unless they add noise.
     """
 
     factory: Callable[[Options], FlowerStrategy]
     summary: str
     state: tuple[str, ...] = ()
-    needs_all_updates: bool = False  # compares all updates with each other, so all must come from one gateway
+    needs_all_updates: bool = False  # compares all updates with each other, so the session must have only one gateway
     supports_dp: bool = False  # bounds the effect of one device, as differential privacy requires
     trims: bool = False
 

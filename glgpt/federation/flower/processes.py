@@ -19,7 +19,7 @@ QUIET = {
 }
 # Tables of SuperLink's database that hold rounds
 ROUND_TABLES = ("object_children", "run_objects", "objects", "message_ins", "message_res")
-MAX_FREE_BYTES = 32 << 20  # maximum bytes of unused space in SuperLink's database
+MAX_FREE_BYTES = 32 << 20  # maximum bytes of unused space and write-ahead log of SuperLink's database
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -43,7 +43,7 @@ def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
 
 
 def shrink_database(database: Path) -> None:
-    """Deletes old rounds from the database of a SuperLink that is not running, and frees the disk space.
+    """Deletes all rounds from the database of a SuperLink that is not running, and frees the disk space.
 
     Runs and nodes remain, so that supernodes stay registered. The next run requests unfinished rounds again.
     """

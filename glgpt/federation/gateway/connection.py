@@ -1,4 +1,4 @@
-"""Defines the state of one client's socket: how much the client may send, its unfinished update, queued messages."""
+"""Defines the state of one client's socket: how much the client may send, its unfinished update, the send lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glgpt.federation.replies import GatewayMessage
 from glgpt.federation.rounds.members import Member
 
 MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0  # messages that a client may send per second, and at once
-SENT_FRAME_BYTES = 1 << 17  # maximum bytes of a frame; frames are small because each socket buffers a few of them
+SENT_FRAME_BYTES = 1 << 17  # maximum bytes of a frame to a client; small, because each socket buffers a few frames
 
 
 class Bucket:
@@ -61,7 +61,7 @@ class Upload:
         return not self.missing
 
     def add(self, frame: bytes) -> bool:
-        """Appends the next frame. Returns False if the frame's size is wrong."""
+        """Appends the next frame. Returns False if the frame's size is wrong, or the update is complete already."""
         if not self.missing or len(frame) != min(protocol.MAX_FRAME_BYTES, self.missing):
             return False
         self._file.seek(self._have)  # an earlier write may have failed halfway

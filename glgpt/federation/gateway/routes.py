@@ -154,7 +154,7 @@ class Routes:
         return JSONResponse({"paused": paused})
 
     async def end(self, _: Request) -> Response:
-        """Ends the session without starting another round."""
+        """Ends the session: `serve` stops without finishing the open round."""
         (self.files.folder / ENDED).touch()
         return JSONResponse({"ended": True})
 
@@ -195,7 +195,8 @@ class Routes:
     async def host_link(self, request: Request) -> Response:
         """Creates a token for a link to the dashboard.
 
-        `{"rotate": true}` first revokes the tokens of all dashboards other than the one that sends the request.
+        `{"rotate": true}` first revokes the tokens of earlier links and of all dashboards, except the dashboard that
+        sends the request.
         """
         if (await _json(request)).get("rotate") is True:
             self.invitations.turn_out_hosts(but=_bearer(request))

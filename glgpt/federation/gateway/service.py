@@ -174,7 +174,10 @@ class Gateway:
             self._wake.set()
 
     async def _news(self) -> None:
-        """Once a second, sends all clients the session's state, new lines of `rounds.jsonl`, and the session's end."""
+        """Once a second, sends the clients the session's state, and the last two rounds if `rounds.jsonl` has changed.
+
+        Also notifies the clients when the session has ended.
+        """
         while True:
             await asyncio.sleep(1)
             try:

@@ -250,9 +250,9 @@ class Sockets:
             await client.say({"type": "pong", "n": said.n})
 
     async def _announced(self, client: Client, update: Update) -> None:
-        """Answers an announced update with the number of its frames that were already received.
+        """Rejects an announced update, or reports the number of its frames that were already received.
 
-        The member may have sent these frames on an earlier socket.
+        The member may have sent these frames on an earlier socket. If they are all frames, finishes the update instead.
         """
         member = client.member
         try:
@@ -273,7 +273,10 @@ class Sockets:
         await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:
-        """Accepts a frame of the update that was announced on this socket. Returns False for any other frame."""
+        """Stores a frame of the update that was announced on this socket. Returns False for any other frame.
+
+        Ignores the frame if the update is not received any more.
+        """
         upload, key = client.upload, client.member.key
         client.owed -= len(data)
         if upload is None or not data or client.owed < 0:

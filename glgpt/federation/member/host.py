@@ -98,7 +98,7 @@ class Host:
         return session
 
     def tokenizer(self) -> dict[str, str]:
-        """Returns the tokenizer's files by name."""
+        """Returns the tokenizer's files by name. Raises GlgptError if the answer has another form."""
         try:
             files = json.loads(self.get("v1/session/tokenizer", MAX_TOKENIZER_BYTES))
             if isinstance(files, dict) and all(isinstance(text, str) for text in files.values()):

@@ -32,7 +32,8 @@ from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
 
 logger = logging.getLogger(__name__)
-MIN_BACKOFF_S, MAX_BACKOFF_S = 0.5, 4.0  # minimum and maximum seconds between two attempts to connect
+# Minimum and maximum seconds between two attempts to connect, before multiplication by a random factor from 0.7 to 1.3
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.5, 4.0
 PING_INTERVAL_S = 10.0  # seconds between two pings
 PROGRESS_INTERVAL_S = 0.5  # seconds between two progress messages
 STALL_TIMEOUT_S = 60.0  # seconds without a message from the host after which the socket is reopened

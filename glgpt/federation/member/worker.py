@@ -27,7 +27,7 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 from glgpt.text.tokenizer_training import identity
 
 logger = logging.getLogger(__name__)
-MAX_SLOTS = 64  # maximum number of clients of one session on one machine
+MAX_SLOTS = 64  # maximum number of clients of one session and one kind (see `open_slot`) on one machine
 OnStep = Callable[[int, float | None], str]  # (submitted steps, last known loss) -> "on", "stop" or "drop"
 
 
@@ -139,8 +139,8 @@ def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], ba
 class Worker:
     """Trains rounds of a session on the token ids `ids` of a text.
 
-    AdamW's moments are carried over from round to round, and stored in `slot`. Raises GlgptError if the text is shorter
-    than a window, the `context` tokens that a training step reads.
+    AdamW's moments are carried over from round to round, and stored in `slot`. Raises GlgptError unless the text is
+    longer than a window: a row of a training step reads `context` tokens, and the next token is its last target.
     """
 
     def __init__(self, session: Session, ids: Ids, device: str | int, slot: Slot) -> None:
@@ -175,8 +175,8 @@ class Worker:
     def train(self, asked: Asked, before: Vector, on_step: OnStep) -> Learned | None:
         """Trains a round from the parameters `before`. Returns None if `on_step` returned "drop".
 
-        `on_step` is called after each step; if it returns "stop", the round ends early with the steps so far. Raises
-        GlgptError for a shard that the text is too short for, and if the loss or a parameter is not finite.
+        `on_step` is called after each step is submitted; if it returns "stop", the round ends early with the steps so
+        far. Raises GlgptError for a shard that the text is too short for, and if the loss or a parameter is not finite.
         """
         s = self.session.settings
         rows, results = s.batch * s.accumulate, []

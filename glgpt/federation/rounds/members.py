@@ -80,7 +80,7 @@ class Member:
         return {name: getattr(self, name) for name in self.KEPT}
 
     def shown(self) -> dict[str, Any]:
-        """Returns the fields that the dashboard and other members see."""
+        """Returns the fields that the dashboard shows; other members see only those of `replies.MemberRow`."""
         return {k: v for k, v in asdict(self).items() if k not in self.HIDDEN}
 
 

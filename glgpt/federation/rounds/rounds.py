@@ -178,7 +178,7 @@ class Rounds:
     def decoded(self, update: Update, data: bytes, before: Vector) -> tuple[Vector, float]:
         """Returns the parameters after an update and the norm of their change from `before`.
 
-        Safe to call in another thread. Raises GlgptError for values that are not finite.
+        Safe to call in another thread. Raises GlgptError for a wrong size, and for values that are not finite.
         """
         after = protocol.decode(update.dtype, data, update.scale, before)
         return after, rules.norm(after - before)
@@ -250,7 +250,7 @@ class Rounds:
     def _gives_up(self, round_: OpenRound, now: float) -> bool:
         """True if other gateways should not wait for this one.
 
-        That is so if the round's deadline has passed, or no device has been training for `grace` seconds.
+        That is so if the round's deadline has passed, or no connected device has owed an update for `grace` seconds.
         """
         if now >= round_.deadline:
             return True

@@ -67,12 +67,12 @@ class OpenRound:
     parameters: Vector  # before the round
     limits: rules.NormLimits
     task: bytes  # the message with which Flower requested the round; empty after it was answered
-    opened: float
+    opened: float  # by the clock of `rounds.Rounds`, as `deadline` and `quorum_at`
     deadline: float
-    quorum_at: float | None = None
+    quorum_at: float | None = None  # when the round reached its quorum; None before
     closed: bool = False
     settled: bool = False  # True if the disk records that the round is closed; only then the site replies
-    wrapped_up: bool = False
+    wrapped_up: bool = False  # True if `wrap_up` was sent: clients should send their results so far
     updates: dict[int, Spooled] = field(default_factory=dict)
     attempt: int = 0  # number of times that all gateways together missed the quorum
     had: int = 0  # number of updates at the end of the previous attempt

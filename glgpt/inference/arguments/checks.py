@@ -1,4 +1,7 @@
-"""Checks callers' arguments: each function returns the value with the required type, or raises ArgumentError."""
+"""Checks callers' arguments: a function returns the value with the required type, or raises ArgumentError.
+
+Only `real` never raises: it returns None instead.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def real(value: Any) -> float | None:
 
 
 def floats(name: str, value: Any) -> NDArray[np.float32]:
-    """Returns the value as a float32 array. Raises ArgumentError if the value is not an array of numbers."""
+    """Returns the value as a float32 array. Raises ArgumentError if numpy cannot convert the value to numbers."""
     try:
         return np.asarray(value, np.float32)
     except (TypeError, ValueError):
@@ -77,7 +80,7 @@ def items(name: str, value: Any, wanted: str) -> list[Any]:
 
 
 def token_ids(value: Any) -> list[int]:
-    """Returns a list of token ids as ints. Raises ArgumentError for text and for other types."""
+    """Returns a list of token ids as ints. Raises ArgumentError for anything but an iterable of integers."""
     if isinstance(value, (str, bytes)):
         raise ArgumentError(f"{written(value)} is text where token ids are expected; use model.encode(text)")
     ids = items("the prompt", value, "a list of token ids")

@@ -1,4 +1,4 @@
-"""Checks the arguments of `load` and `LanguageModel.from_pretrained` before any file is opened."""
+"""Checks the arguments of `glgpt.load` and `glgpt.LanguageModel.from_pretrained` before any file is opened."""
 
 from __future__ import annotations
 

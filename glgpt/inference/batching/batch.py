@@ -61,14 +61,15 @@ def batch_program(
     to the cache rows from `row` on, and the likeliest next tokens to `token.N`. Its output is `logits`, of shape
     `[N, vocab]`.
 
-    The other entries exchange rows with a generation program (`programs.generation_program`). `take_N` copies row `row`
-    of `token.N` and of the logits to the states `token` and `logits` of the generation program, which can then draw a
-    token; the parameter `logits` is the layout of the state `logits`. `adopt_N` copies N rows of the generation
-    program's caches, from `pos` on, to the shared rows from `row` on; `restore_1` copies the shared row `pos` to row
-    `row` of the generation program's caches.
+    The other entries exchange rows with a generation program (`inference.programs.generation_program`). `take_N` copies
+    row `row` of `token.N` and of the logits to the states `token` and `logits` of the generation program, which can
+    then draw a token; the parameter `logits` is the layout of the state `logits`. `adopt_N` copies N rows of the
+    generation program's caches, from `pos` on, to the shared rows from `row` on; `restore_1` copies the shared row
+    `pos` to row `row` of the generation program's caches.
 
     If `part` (`Part`: a range of blocks) lacks the embedding, `decode_N` reads hidden states from the input `hidden.N`.
-    If it lacks the head, `logits` is None, the output of `decode_N` is `hidden`, and `take_N` is missing.
+    If it lacks the head (the final norm and the logits), `logits` is None, the output of `decode_N` is `hidden`, and
+    `take_N` is missing.
     """
     rec = Recorder(limits)
     own = Network(rec, config, kernel, dtype, part=part)
@@ -188,8 +189,8 @@ class SharedCaches(ABC, Generic[M]):
     def reserve(self, rows: int) -> None:
         """Gives the shared caches at least `rows` rows, or the maximum number of rows.
 
-        If the caches grow, texts lose their rows, and are refilled when they are next used. Raises GlgptError if the
-        textures of the larger caches would exceed `most` bytes.
+        If the caches grow, texts lose their rows, and are refilled when they are next used. Raises GlgptError if all
+        textures together, with the larger caches, would exceed `most` bytes.
         """
         rows = self.height(rows)
         if rows <= len(self._heap.uses):
@@ -211,7 +212,7 @@ class SharedCaches(ABC, Generic[M]):
 
     @property
     def room(self) -> int:
-        """Number of adjacent free rows that texts can still take, less the rows that padded steps and copies need."""
+        """Length of the longest run of free rows, less the rows that padded steps and copies need."""
         return self._heap.room() - ops.MAX_ROWS - ADOPTED[0]
 
     @property
@@ -235,7 +236,7 @@ class SharedCaches(ABC, Generic[M]):
 
     @property
     def player(self) -> Player:
-        """The player of the steps. Raises GlgptError if nothing was reserved yet."""
+        """The player of the steps. Raises GlgptError before `reserve` has allocated the caches, and after `close`."""
         if self._player is None:
             raise GlgptError("no shared caches exist yet; call reserve() first")
         return self._player
@@ -401,7 +402,7 @@ class BatchDecoder(SharedCaches[Text]):
         steps: Sequence[int],
         chunks: Sequence[Chunk] | None = None,
     ) -> tuple[list[Text], list[int]]:
-        """Returns a text for each sampler, and the token that each sampler chooses next.
+        """Returns a text for each sampler, and the token that each sampler chooses next (END if the text is complete).
 
         The texts share the rows of `ids`. `steps` are the numbers of tokens that the samplers have drawn before;
         `chunks` is passed to `Decoder.first`.

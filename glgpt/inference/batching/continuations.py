@@ -21,8 +21,8 @@ class Row:
     """A prompt and its continuation so far; `run` holds the statistics of the continuation.
 
     `wanted` is the maximum number of tokens still to be chosen, and `drawn` is the number of tokens chosen so far.
-    `chunks` are the chunks in which the prompt is read (`Decoder.first`). For each token, `observe` is called with the
-    logits from which the token was chosen, and with the token.
+    `chunks` are the chunks in which the prompt is read (`inference.decoder.Decoder.first`). If `observe` is set, it is
+    called for each token, with the logits from which the token was chosen, and with the token.
     """
 
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int, chunks: Sequence[Chunk] | None = None) -> None:
@@ -62,7 +62,7 @@ class Continuations:
         self._reserved = sum(needed) + SPARE
 
     def add(self, row: Row) -> None:
-        """Queues the prompt of a row."""
+        """Queues the prompt of a row; does nothing for a row that has ended."""
         if not row.ended:
             self._waiting.append(row)
 
@@ -124,7 +124,8 @@ class Continuations:
     def _checked_step(self) -> bool:
         """Continues the only active row by the correct guesses and one more token.
 
-        Returns False, and does nothing, if several rows are active or no tokens are guessed.
+        Returns False, and runs no step, if no tokens are guessed. This is so if `speculate` is False, if several rows
+        are active, if the row has an `observe`, and if the sampler adjusts logits or has a constraint.
         """
         row = self._live[0]
         text, sampler = row.text, row.sampler
@@ -160,7 +161,8 @@ class Continuations:
     def _admit(self) -> bool:
         """Starts queued prompts, equal prompts together; returns True if any were started.
 
-        Stops when `most` prompts are active, or when the next prompt may not fit into the caches.
+        Stops when `most` prompts are active, or when the next prompt may not fit into the caches. If no prompt is
+        active, starts the next one even if it may not fit.
         """
         admitted = False
         while self._waiting and len(self._live) < self.most:
@@ -198,7 +200,10 @@ class Continuations:
         return min(row.wanted, self.context - known)
 
     def _take(self, row: Row, token: int | None) -> None:
-        """Adds a row's next token. None stands for an error, such as logits that are not finite, and ends the row."""
+        """Adds a row's next token. An end token ends the row instead, as does None.
+
+        None stands for an error, such as logits that are not finite.
+        """
         row.wanted, row.drawn = row.wanted - 1, row.drawn + 1
         if token is None:
             row.error, row.ended = row.sampler.error or GlgptError(NOT_FINITE), True
@@ -227,7 +232,7 @@ class Continuations:
 def watcher(tokenizer: Tokenizer | None, stop: str | Sequence[str] | None) -> Callable[[int], bool]:
     """Returns a function that is called with each token and returns True once a stop text is complete.
 
-    The function does not change the text; `Generation` ends the text at the stop text.
+    The function does not change the text; `generation.Generation` ends the text at the stop text.
     """
     decoder, stops = StreamDecoder(tokenizer) if tokenizer else None, StopText(stop)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glgpt import ops
 from glgpt.inference.stages.drafts import PromptLookup
 
-FIRST_GUESSES = 3  # maximum guesses of a step, unless all guesses of the previous step were correct
+FIRST_GUESSES = 3  # maximum guesses of a step, unless all guesses of the previous step with guesses were correct
 # Lengths in tokens of the first and the longest pause in guessing; a pause is twice as long as the previous one, unless
 # guessing saved time after that.
 FIRST_PAUSE, MAX_PAUSE = 16, 256
@@ -15,8 +15,8 @@ WEIGHT = 0.3  # weight of the latest measurement in an average
 class Speculation:
     """Decides how many tokens to guess, from the measured time of steps with and without guesses.
 
-    A step with guesses computes several rows of the text at once, and yields the correct guesses and one more token.
-    Guessing pauses if a token takes longer with guesses than without.
+    A step with guesses computes several positions of the text at once, and yields the correct guesses and one more
+    token. Guessing pauses if a token takes longer with guesses than without.
     """
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ ANY_OBJECT = '{"type":"object"}'
 
 
 class ConstraintError(ArgumentError):
-    """Raised for a constraint that cannot be used; the message names the part at fault."""
+    """Raised for a constraint that cannot be used, or becomes too complex for a text; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Constraint:
         """Constrains text to JSON that is valid under a schema and spaced as `json.dumps` writes it.
 
         `schema` is a mapping, a boolean, or either of them as JSON text. Raises ConstraintError for anything else. A
-        schema that is not supported raises ConstraintError when it is used, as in `LanguageModel.generate`.
+        schema that is not supported raises ConstraintError when it is used, as in `glgpt.LanguageModel.generate`.
         """
         if isinstance(schema, str):
             try:
@@ -58,7 +58,7 @@ class Constraint:
         """Constrains text to a regular expression, which must match the whole text.
 
         An invalid expression, a lookaround or a back reference raises ConstraintError when the constraint is used, as
-        in `LanguageModel.generate`.
+        in `glgpt.LanguageModel.generate`.
         """
         if not isinstance(pattern, str) or not pattern:
             raise ConstraintError(f"the regular expression is {written(pattern)}; it must be a non-empty string")

@@ -80,7 +80,7 @@ class BatchedStage(SharedCaches[SessionCache]):
 
     @property
     def shared_bytes(self) -> int:
-        """Texture memory of the shared caches in bytes; 0 if they are never allocated."""
+        """Texture memory in bytes of the shared caches, once they are allocated; 0 if they are never allocated."""
         return 0 if self.alone else self.stage.session_bytes // self.config.context * self.height(self.rows)
 
     def caches(self) -> SessionCache:
@@ -103,7 +103,10 @@ class BatchedStage(SharedCaches[SessionCache]):
         return answer
 
     def answers(self, steps: Sequence[StepInput]) -> list[Answer | GlgptError]:
-        """Runs one row of each of up to eight different texts; the results equal those of `answer` bit for bit."""
+        """Runs one row of each of up to eight different texts; the results equal those of `answer` bit for bit.
+
+        An error of a single text is returned as its result.
+        """
         if (len(steps) == 1 and not steps[0].caches.rows) or not self._reserved():
             return [self._alone(fed) for fed in steps]
         for fed in steps:
@@ -145,7 +148,7 @@ class BatchedStage(SharedCaches[SessionCache]):
             return error
 
     def _reserved(self) -> bool:
-        """Allocates the shared caches; returns False if there is not enough memory for them."""
+        """Allocates the shared caches; returns False if there is not enough memory for them, or if texts run alone."""
         if not self.alone:
             try:
                 self.reserve(self.rows)

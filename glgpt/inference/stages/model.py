@@ -48,11 +48,11 @@ def parse_plan(text: str) -> list[tuple[str, str]]:
 
 
 class SplitLanguageModel(LanguageModel):
-    """A model of several stages that generates the same text as if unsplit; use `glgpt.load` with `rest` or `plan`.
+    """A model of several stages; use `glgpt.load` with `rest` or `plan`.
 
-    Local stages load only their own tensors of the checkpoint. `traffic` returns the rows and times of each stage.
-    Raises GlgptError for a server that cannot be reached, that refuses the connection, or that holds another model or
-    part.
+    If hidden states are sent as f32, it generates the same text as if unsplit. Local stages load only their own tensors
+    of the checkpoint. `traffic` returns the rows and times of each stage. Raises GlgptError for a server that cannot be
+    reached, that refuses the connection, or that holds another model or part.
     """
 
     def __init__(
@@ -130,7 +130,10 @@ class SplitLanguageModel(LanguageModel):
         return [(str(s.part), s.connection.url if isinstance(s, RemoteStage) else HERE) for s in self._stages]
 
     def traffic(self) -> list[dict[str, Any]]:
-        """Returns steps, rows and milliseconds of each stage; for servers, all fields of `wire.client.Traffic`."""
+        """Returns the part, place, steps, rows and milliseconds of each stage.
+
+        A row is a token, or the hidden state of a token. For servers, returns all fields of `wire.client.Traffic`.
+        """
         found = []
         for (part, place), stage in zip(self.parts, self._stages, strict=True):
             if isinstance(stage, Local):

@@ -74,9 +74,10 @@ class Local:
 class Pipeline:
     """Runs a text through stages: the first stage takes ids, and the last stage chooses tokens.
 
-    As in `Decoder`, generations may be interleaved: a generation refills the caches if another one has used them since.
-    If a server has lost its session (the caches of the text), the rows are fed again. With `speculate`, the next tokens
-    are guessed from the text so far (`PromptLookup`), and up to `MAX_GUESSES` guesses are checked at a time.
+    As in `inference.decoder.Decoder`, generations may be interleaved: a generation refills the caches if another one
+    has used them since. If a server has lost its session (the caches of the text), the rows are fed again. With
+    `speculate`, the next tokens are guessed from the text so far (`PromptLookup`), and up to `MAX_GUESSES` guesses are
+    checked at a time.
     """
 
     def __init__(
@@ -98,7 +99,8 @@ class Pipeline:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        If the context is full, drops the first tokens of `ids`.
+        If the context is full, drops the first tokens of `ids` to append a token; after the last token, leaves `ids`
+        unchanged.
         """
         turn, known, read, lookup = object(), deque[int](), 0, PromptLookup()
 

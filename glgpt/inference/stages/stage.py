@@ -81,9 +81,10 @@ class Stage:
     ) -> Stage:
         """Loads the part's tensors, and no others; `device` are fields of `DeviceSettings`.
 
-        The caches hold `context` positions; the default is the model's number of positions, at most 2,048.
+        The caches hold `context` positions; the default is the model's number of positions, at most 2,048 (or the
+        height of a texture, if that is less).
 
-        Raises GlgptError as `LanguageModel.from_pretrained` does.
+        Raises GlgptError as `glgpt.LanguageModel.from_pretrained` does.
         """
         formats = weight_formats(checkpoint, dtype)
         settings = DeviceSettings(**device)
@@ -105,7 +106,10 @@ class Stage:
         return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.formats, self)
 
     def narrowed(self, part: Part) -> Stage:
-        """Returns a stage for a subset of this stage's part, with the same weights; close it before this stage."""
+        """Returns a stage for a subset of this stage's part, with the same weights and caches.
+
+        Close it before this stage.
+        """
         player = self.player
         program = programs.generation_program(self.config, player.device.limits, self.kernel, self.formats, part)
         given = player.shared() | player.shared("state")
@@ -130,7 +134,7 @@ class Stage:
 
     @property
     def texture_bytes(self) -> int:
-        """Texture memory of this stage in bytes; for a session, that of its caches."""
+        """Texture memory of this stage in bytes; for a stage of `session` or `narrowed`, that of its caches."""
         if not self.player.textures:
             return 0
         return self.session_bytes if self._parent else self.player.program.nbytes()
@@ -165,7 +169,8 @@ class Stage:
     def answer(self, pos: int, x: Rows, ask: Ask | None) -> Answer:
         """Runs rows from `pos` on; the stage with the head also chooses the tokens that `ask` requests.
 
-        If `ask` contains guesses, every stage uses `rows`. Raises GlgptError if the logits are not finite.
+        If `ask` contains guesses, every stage uses `rows`. Raises GlgptError if tokens are requested and the logits are
+        not finite.
         """
         guessed = ask is not None and bool(ask.guesses)
         if not self.part.head:
@@ -197,7 +202,8 @@ class Stage:
     def _draw(self, answer: Answer, sampler: Sampler, ask: Ask, number: int) -> int:
         """Draws token `ask.draw + number` from the device's logits; adds it and its alternatives to `answer`.
 
-        As in `Decoder`, the device chooses. If the device cannot decide, the sampler chooses on the host.
+        As in `inference.decoder.Decoder`, the device chooses. If the device cannot decide, the sampler chooses on the
+        host.
         """
         step = ask.draw + number
         if sampler.entry:

@@ -49,9 +49,9 @@ class Gemma2Config(LlamaConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions, the soft caps, the factor of the scores, and the number of key and value heads.
+        """Reads the rotary positions, the factor of the scores, and the number of key and value heads.
 
-        Also reads the size of the window, and which layers have the window.
+        Also reads the size of the window, and which layers have the window. Adds the soft caps that config.json lacks.
         """
         layers = layer_count(config, "num_hidden_layers", cls.n_layer)
         every = whole_number(config, "sliding_window_pattern", cls.every)

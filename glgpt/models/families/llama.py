@@ -62,7 +62,8 @@ class LlamaConfig(ModelConfig):
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the rotary positions and, if there is a `sliding_window` as in Mistral, the window.
 
-        The layers that `layer_types` lists as windowed have the window; without that list, all layers have it.
+        The layers that `layer_types` lists as windowed have the window; without that list, all layers have it. If
+        `use_sliding_window` is false, no layer has it.
         """
         found = read_rope(config)
         if config.get("sliding_window") is None or config.get("use_sliding_window") is False:

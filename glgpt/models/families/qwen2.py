@@ -26,7 +26,10 @@ class Qwen2Config(LlamaConfig):
 
     @classmethod
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Reads the rotary positions, and the window of the layers from `max_window_layers` on."""
+        """Reads the rotary positions and, if `use_sliding_window` is set, the window.
+
+        Without `layer_types`, the layers from `max_window_layers` on have the window.
+        """
         found = read_rope(config)
         if not config.get("use_sliding_window"):
             return found

@@ -31,7 +31,7 @@ class SmolLM3Config(LlamaConfig):
     def more(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """Reads the rotary positions, which layers rotate, the window, and the number of key and value heads.
 
-        By default, the layers that do not rotate have the window.
+        If `use_sliding_window` is set and there are no `layer_types`, the layers that do not rotate have the window.
         """
         layers = layer_count(config, "num_hidden_layers", cls.n_layer)
         every = whole_number(config, "no_rope_layer_interval", 4)

@@ -70,7 +70,7 @@ class RecordingFiles(TypedDict):
 
 
 class Tuning(TypedDict):
-    """Constants shared by the desktop and the page."""
+    """Constants shared by the desktop and the page. A chunk is a group of tokens that the model reads at once."""
 
     one_token: Annotated[
         float, Field(gt=0, description="cost of a pass of one token; the unit is the cost of a token in a chunk")

@@ -106,7 +106,7 @@ class FileTensor(TypedDict):
     name: str
     shape: list[int]
     transposed: bool  # true if the texture's rows are the tensor's columns
-    # Four sizes to which the tensor's rows are reshaped; a checkpoint has the middle two of the four axes exchanged.
+    # Sizes of the four axes into which the tensor's rows are divided; a checkpoint has the middle two axes exchanged.
     # None: a checkpoint has the rows in the same order.
     exchanged: tuple[int, int, int, int] | None
     shift: float  # number to add to each value of the tensor

@@ -27,7 +27,8 @@ def check_size(manifest: Manifest) -> None:
 def single_page(folder: Path, manifest: Manifest) -> str:
     """Returns the folder as one HTML text: scripts and styles inline, data as gzipped base64 in script elements.
 
-    The Content-Security-Policy of the text allows only those scripts and styles, by their SHA-256, and no connections.
+    The Content-Security-Policy of the text allows only those scripts and styles, by their SHA-256. It allows
+    connections only to the servers that the folder's policy lists, such as those of books.
     """
     page = (folder / "index.html").read_text(encoding="utf-8")
     inline: dict[str, list[str]] = {"script": [], "style": []}
@@ -60,7 +61,10 @@ def single_page(folder: Path, manifest: Manifest) -> str:
 
 
 def _policy(folders: str, inline: dict[str, list[str]]) -> str:
-    """Converts the policy of a folder's page to one that allows only the `inline` scripts and styles, by hash."""
+    """Converts the policy of a folder's page: replaces 'self' by the hashes of the `inline` scripts and styles.
+
+    A directive without any source becomes 'none'.
+    """
     directives = []
     for directive in folders.split(";"):
         name, *sources = directive.split()

@@ -39,7 +39,7 @@ class Shape:
 
     @property
     def slug(self) -> str:
-        """Returns the part of file names that identifies the shape."""
+        """Returns the name of the shape's folder in a page."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "shape"
 
 

@@ -14,7 +14,7 @@ from glgpt.text.tokenizer import Tokenizer, named_tokens
 from glgpt.text.untrusted.renderer import Renderer, RenderError
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
-MAX_BYTES = 1 << 18  # maximum bytes of a template
+MAX_BYTES = 1 << 18  # maximum bytes of chat_template.jinja
 _MESSAGE = "\ue000message\ue001"  # placeholder of the user's text, with private-use characters
 
 

@@ -18,8 +18,9 @@ from glgpt.text.untrusted.chat import CONFIG, TEMPLATE, damaged, template_source
 from glgpt.text.untrusted.renderer import Renderer, RenderError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MAX_CHARACTERS = 1 << 19  # maximum characters of all messages, as JSON
-_PRIVATE = range(0xE000, 0xF900)  # private-use characters; `prompt` marks positions with two that the messages lack
+MAX_CHARACTERS = 1 << 19  # maximum characters of all messages as JSON, and of tools and documents together
+# Private-use characters; `prompt` marks positions with two that neither the messages nor the template contain.
+_PRIVATE = range(0xE000, 0xF900)
 Message = Mapping[str, Any]
 
 
@@ -32,7 +33,7 @@ class ChatPrompt:
 
 
 def checked_messages(messages: Any) -> list[dict[str, Any]]:
-    """Returns a copy of messages, each with a role and a content.
+    """Returns a copy of messages, each with a role, and with a content or tool calls.
 
     Raises ArgumentError for an empty list and, naming the message, for an unknown role or an invalid content.
     """
@@ -98,7 +99,10 @@ class ChatTemplate:
         return text in self._sources[True]
 
     def document(self) -> dict[str, Any]:
-        """Returns a page's `TemplateSource`: the template, a different template for tools, and the special tokens."""
+        """Returns the template, a different template for tools, and the special tokens.
+
+        The type of the result is `TemplateSource` of `page.documents.manifest`.
+        """
         special = {token: self._tokenizer.special[token] for token in self._special}
         source, for_tools = self._sources
         tools = {} if for_tools == source else {"tools": for_tools}

@@ -27,8 +27,9 @@ def checked_pattern(pattern: str) -> str:
     outside groups, and either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next alternative
     matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused.
 
-    A group may be repeated only if it contains no other group and always matches the same length: `(?:\\d{3})*`, but
-    not `(a+)*` or `(a|ab)*`. Back-references, calls, conditions and named groups are not supported.
+    A group may be repeated more than once only if it has a single alternative, contains no other group and always
+    matches the same length: `(?:\\d{3})*`, but not `(a+)*` or `(a|b)*`. Back-references, calls, conditions and named
+    groups are not supported.
     """
     if len(pattern) > MAX_CHARACTERS:
         raise ValueError(f"the regular expression has {len(pattern):,} characters; the limit is {MAX_CHARACTERS:,}")
@@ -56,7 +57,7 @@ class _Item:
     text: str
     ways: int = 1  # number of ways in which the item can match once
     length: int = 1  # maximum steps of matching the item once
-    plain: bool = True  # False for a group of varying length, or one that contains a group
+    plain: bool = True  # False for a group of varying length, with several alternatives, or with a group inside
     look: bool = False
     within: bool = False  # True for a group that contains an unbounded repeat
     least: int = 1
@@ -179,7 +180,7 @@ def _matches_what_it_scans(items: list[_Item], first: int) -> bool:
     """True if nothing after the unbounded repeat `first` can fail more than once."""
     rest = items[first + 1 :]
     if items[first].text == r"\s" and not items[first].lazy and [item.text for item in rest] == [r"(?!\S)"]:
-        return True  # `(?!\S)` can fail only at the end of the run: before it, a blank follows
+        return True  # `(?!\S)` can fail only at the end of the run: at an earlier position, a blank follows
     return all(item.harmless for item in rest)
 
 

@@ -21,7 +21,7 @@ class Renderer(LimitedProcess):
     def render(self, template: str, variables: Sequence[Mapping[str, Any]]) -> list[str]:
         """Renders a template once with each of `variables`, and returns the texts.
 
-        Raises RenderError with a one-line reason if rendering fails, or takes too much time or memory.
+        Raises RenderError, with the reason, if rendering fails, or takes too much time or memory.
         """
         try:
             answer = self.ask({"template": template, "variables": list(variables)})

@@ -15,7 +15,7 @@ PACKAGES = ("flwr", "websockets", "httpx")  # packages that `glgpt[federate]` in
 
 
 def check_extra() -> None:
-    """Raises GlgptError if the dependencies of `glgpt[federate]` are missing."""
+    """Raises GlgptError if Python is older than 3.11 or a package that `glgpt[federate]` installs is missing."""
     if sys.version_info < (3, 11):
         raise GlgptError("glgpt federate needs Python 3.11 or newer, as Flower does")
     if any(importlib.util.find_spec(name) is None for name in PACKAGES):

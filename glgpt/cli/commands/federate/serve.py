@@ -157,7 +157,8 @@ def _session(args: argparse.Namespace) -> Any:
 def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]], why: str) -> None:
     """Prints the links of a session, and a QR code of the browsers' link if a phone can reach it.
 
-    `why` is the reason why the session has no page; it is empty if there is a page.
+    `gateways` holds the links of each gateway, a process to which devices connect. `why` is the reason why the
+    session has no page; it is empty if there is a page.
     """
     from glgpt.cli.qr import print_qr
 

@@ -33,9 +33,9 @@ export class CallParser {
   private held = "";
   private state: "text" | "call" | "arguments" | "after" = "text";
   private opened = ""; // the tag before the current call: OPEN, or "" if the call began without a tag
-  private fresh = true; // true until content follows the beginning or the last call: a call then needs no OPEN
+  private fresh = true; // true at the beginning and after a call, until content follows; a call then needs no OPEN
   private readonly end = new JsonEnd(); // finds the end of the arguments
-  private brace = false; // true while the brace that closes the call has not arrived
+  private brace = false; // true after arguments that arrived in parts, until the next character: the call's brace
   private parts: (string | CallPart)[] = [];
 
   constructor(
@@ -50,7 +50,10 @@ export class CallParser {
     return this.taken();
   }
 
-  /** Returns the remaining parts at the end of the text. An incomplete call is content. */
+  /**
+   * Returns the remaining parts at the end of the text. A call that ends before its arguments is content. If a call
+   * ends within its arguments, its earlier parts were returned already, and nothing is added.
+   */
   flush(): (string | CallPart)[] {
     if ((this.state === "text" || this.state === "call") && this.count < this.most) {
       const text = (this.state === "call" ? this.opened : "") + this.held;

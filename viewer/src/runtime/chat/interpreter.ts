@@ -13,10 +13,10 @@ export interface RenderJob {
 export type Rendered = { texts: string[] } | { failed: string };
 
 const MAX_TEXT = 1 << 20; // maximum characters of all rendered texts together; the same as on the desktop
-const MAX_VALUE = 1 << 20; // maximum characters of a text, or items of a list
-const MAX_VALUES = 1 << 27; // maximum characters of all values together; an item of a list counts as ITEM characters
+const MAX_VALUE = 1 << 20; // maximum characters of a text, or items of a list or an object
+const MAX_VALUES = 1 << 27; // maximum characters of all values; each item of a list or object counts as ITEM characters
 const ITEM = 16;
-const MAX_CONTENT = 1 << 23; // maximum sum of the characters and items in a list, including nested lists
+const MAX_CONTENT = 1 << 23; // maximum sum of the characters and items in a list or an object, including nested ones
 const MAX_DEPTH = 1000; // maximum depth of nested expressions
 const MAX_REASON = 1000; // maximum characters of an error
 const TOO_MUCH = "it needs too much memory";

@@ -14,7 +14,10 @@ const BLOCKED = `${WORKER} cannot be loaded. Reload the page, whose policy must 
 /** The worker, or a replacement in tests. */
 export type RenderWorker = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
 
-/** Renders one job at a time. The first job starts the worker. After a failed job, the next job starts a new worker. */
+/**
+ * Renders one job at a time. `begin` or the first job starts the worker. After a failed job, the next job starts a new
+ * worker.
+ */
 export class TemplateRenderer {
   private worker: RenderWorker | null = null;
   private ready: Promise<RenderWorker> | null = null;
@@ -28,7 +31,7 @@ export class TemplateRenderer {
     return this.queue.run(() => this.run(job));
   }
 
-  /** Starts the worker before the first job. The first job reports a failure to start. */
+  /** Starts the worker before the first job. If that has failed when the first job comes, the job tries again. */
   begin(): this {
     void this.started();
     return this;

@@ -37,7 +37,8 @@ export interface ChatTemplateData extends TemplateSources {
   special: Record<string, number>;
 }
 
-const PRIVATE = [0xe000, 0xf8ff] as const; // private-use characters; `ids` marks texts with one that no message has
+// Private-use characters. `ids` marks texts with one that occurs in no message, no tool and not in the template.
+const PRIVATE = [0xe000, 0xf8ff] as const;
 const MAX_CHARACTERS = 1 << 19; // maximum characters of all messages as JSON; the same as on the desktop
 
 /**
@@ -56,8 +57,8 @@ export function templateSources(given: unknown): TemplateSources | null {
 }
 
 /**
- * Returns copies of messages with only the fields that templates read. For an invalid message, throws a PageError that
- * names the message.
+ * Returns copies of messages with only the fields that templates read. For an invalid message, throws a PageError with
+ * the message's index. Also throws PageError without messages, or with too many characters.
  */
 export function checkedMessages(messages: unknown): ChatMessage[] {
   if (!Array.isArray(messages) || !messages.length) {

@@ -149,7 +149,9 @@ function checked(tool: Tool, i: number): Tool["function"] {
   return own;
 }
 
-/** Returns a copy of a schema for a document that holds the copy at `root`: the copy's references start with `root`. */
+/**
+ * Returns a copy of a schema for a document that holds the copy at `root`: the copy's `#` references start with `root`.
+ */
 function moved(schema: Json, root: string): Json {
   if (Array.isArray(schema)) return (schema as readonly Json[]).map((each) => moved(each, root));
   if (!isObject(schema)) return schema;

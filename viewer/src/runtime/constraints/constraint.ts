@@ -1,4 +1,5 @@
-// Describes what a generated text must match. The names of the fields are those of the desktop's `Constraint`.
+// Describes what a generated text must match. The fields have the names of the methods that create the desktop's
+// `Constraint` (glgpt/inference/constraints/constraint.py).
 
 import { PageError, reason } from "../gl/errors";
 
@@ -26,7 +27,7 @@ const KINDS = {
 
 /**
  * Returns a copy of a constraint that can be sent to a worker, and in `what` the constraint's kind for error messages.
- * Throws ConstraintError unless exactly one field is set.
+ * Throws ConstraintError unless exactly one field is set, or if its schema cannot be written as JSON.
  */
 export function checkedConstraint(asked: Constraint): { constraint: Constraint; what: string } {
   const given = Object.entries(Object(asked) as Constraint).filter(

@@ -54,7 +54,7 @@ async function following(matcher: GrammarMatcher): Promise<Next> {
   return found;
 }
 
-/** Does a `SameJob`. */
+/** Does a `SameJob` (see jobs.ts). */
 async function appendSame(matcher: GrammarMatcher, tokens: readonly number[]): Promise<Answer> {
   const before = current;
   for (const [i, token] of tokens.entries()) {

@@ -51,8 +51,8 @@ export class Grammars {
   ) {}
 
   /**
-   * Returns a matcher at the beginning of a text. Rejects with ConstraintError for a constraint that cannot be used.
-   * Rejects with the reason of `signal` as soon as `signal` aborts.
+   * Returns a matcher at the beginning of a text. Rejects with ConstraintError for a constraint that cannot be used,
+   * with PageError if the worker cannot be loaded, and with the reason of `signal` as soon as `signal` aborts.
    */
   async matcher(constraint: Constraint, signal?: AbortSignal): Promise<Matcher> {
     const { constraint: copy, what } = checkedConstraint(constraint);
@@ -187,7 +187,10 @@ export class Allowed {
     return ((this.bits[id >>> 5]! >>> (id & 31)) & 1) === 1;
   }
 
-  /** Returns the tokens' bits in `texels` RGBA texels, 16 bits per number, as `ops.mask_logits` reads them. */
+  /**
+   * Returns the tokens' bits in `texels` RGBA texels, 16 bits per number, as `mask_logits` of glgpt/ops/sample.py reads
+   * them.
+   */
   mask(texels: number): Float32Array {
     const found = new Float32Array(4 * texels);
     this.bits.forEach((word, i) => {
@@ -201,7 +204,8 @@ export class Allowed {
 /** Tracks which tokens may come next in a constrained text. */
 export class Matcher {
   private next: Promise<Allowed | null>;
-  private latest: (Next & { allowed: Allowed | null }) | null = null; // what `read` returned last
+  /** The last answer, and what `read` returned for it. */
+  private latest: (Next & { allowed: Allowed | null }) | null = null;
 
   /** `follow` sends a job to the worker and resolves to the answer, or to null if the text was stopped. */
   constructor(
@@ -217,7 +221,7 @@ export class Matcher {
     return this.next;
   }
 
-  /** Appends tokens. Each must be allowed at its position. */
+  /** Appends tokens. Each must be allowed at its position. Does nothing if the last token ends the text. */
   accept(...tokens: number[]): void {
     if (this.vocabulary.ends.includes(tokens.at(-1)!)) return;
     this.next = this.follow({ tokens }).then((answer) => answer && this.read(next(answer)));
@@ -243,7 +247,10 @@ export class Matcher {
     return answer && "after" in answer ? answer.after.map((each) => this.read(each)) : [];
   }
 
-  /** Returns the tokens that an answer allows; null if the text must end. Equal answers give the same object. */
+  /**
+   * Returns the tokens that an answer allows; null if the text must end. Equal consecutive answers give the same
+   * object.
+   */
   private read(answer: Next): Allowed | null {
     if (!this.latest || !equal(answer, this.latest)) this.latest = { ...answer, allowed: this.unpacked(answer) };
     return this.latest.allowed;

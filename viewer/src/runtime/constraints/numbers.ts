@@ -129,9 +129,9 @@ export function integers(bounds: Bounds): string {
 }
 
 /**
- * Returns the expression for the numbers within bounds. A number next to a fractional bound (with the same integer
- * part) has as many decimals as the bound with the most decimals, but at least `DECIMALS`. Throws PageError if there is
- * no such number.
+ * Returns the expression for the numbers within bounds. A fraction next to a fractional bound (with the same integer
+ * part) has as many decimals as the bound with the most decimals, but at least `DECIMALS`. Throws PageError if no
+ * number is within the bounds, or if a bound has more than `MAX_DECIMALS` decimals.
  */
 export function numbers(bounds: Bounds): string {
   const given = Object.values(bounds as Record<string, number | undefined>).filter(isBound);

@@ -40,7 +40,10 @@ export class Repetitions {
     return few ? repeated(this.written(set)!, low, high) : this.shared(set, low, high);
   }
 
-  /** Returns a rule's name. The rule matches low..high characters of a set with at least one writable character. */
+  /**
+   * Returns the name of a rule that matches low..high characters of a set with at least one writable character; `""` if
+   * `high` is 0.
+   */
   shared(set: Characters, low: number, high: number): string {
     const one = this.written(set)!;
     const name = this.names.get(one) ?? `characters_${this.names.size}`;
@@ -69,7 +72,10 @@ export class Repetitions {
     });
   }
 
-  /** Returns the name of the rule of low..high characters. All but the last REACH - 1 use the shared rule of `far`. */
+  /**
+   * Returns the name of the rule of low..high characters. All but the last REACH - 1 use the shared rule of `far`; if
+   * `high` is Infinity, only the first `low` characters do.
+   */
   private long(one: string, set: Characters, low: number, high: number): string {
     return this.rule(`${one}_${low}_${high === Infinity ? "more" : high}`, () => {
       this.far(one, set);

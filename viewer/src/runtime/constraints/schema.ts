@@ -26,7 +26,9 @@ const KEYWORDS = {
 } as const;
 type Type = keyof typeof KEYWORDS;
 const TYPES = Object.keys(KEYWORDS) as Type[];
-/** Regular expressions of the supported formats. Each matches only some of the texts that the format allows. */
+/**
+ * Regular expressions of the supported formats. All but that of ipv4 match only some of the texts that a format allows.
+ */
 const FORMATS: Record<string, string> = {
   date: String.raw`[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])`,
   time: String.raw`([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z`,
@@ -48,7 +50,10 @@ const ANY: Record<string, string> = {
 /** A grammar as xgrammar reads it. */
 export interface Grammar {
   text: string;
-  /** True if a rule refers to itself, directly or indirectly: the text that must come next may then have no end. */
+  /**
+   * True if the schema refers to itself, directly or indirectly: the text that must come next may then have no end. The
+   * rules of `ANY`, which refer to themselves too, do not count.
+   */
   recursive: boolean;
 }
 

@@ -26,7 +26,10 @@ export class Activations {
     return this.captured?.player ?? null;
   }
 
-  /** Returns named activations of `ids`. The server sends the activations of remote blocks. */
+  /**
+   * Returns named activations of `ids`. The server sends the activations of remote blocks, unless the page has all
+   * blocks (a movable split point).
+   */
   async read(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
     const { manifest, split: server, placement } = this.model;
     const { split, config } = manifest;

@@ -45,7 +45,10 @@ export class ActiveInterventions {
     this.applied.value = [...parts];
   }
 
-  /** Applies the active interventions to the rebuilt model. If that fails, removes them and throws PageError. */
+  /**
+   * Applies the active interventions to the rebuilt model. If that fails, removes them and throws PageError, unless the
+   * context was lost again: the interventions then stay active.
+   */
   async applyAgain(): Promise<void> {
     const { parts } = this;
     try {
@@ -80,7 +83,8 @@ export class ActiveInterventions {
 
   /**
    * Returns the vector of an intervention, computed by the unchanged model. For steering, this is the difference of the
-   * residual stream at the ends of two texts; for a patch, the part's output in another text; otherwise null.
+   * residual stream at the ends of two texts (zeros for an empty text); for a patch, the part's output in another text;
+   * otherwise null.
    */
   private async valuesFor({ part, steering, patch }: Intervention): Promise<Float32Array | null> {
     const { manifest } = this.model;

@@ -32,8 +32,8 @@ export class BatchGenerator {
   /**
    * Generates several continuations of one prompt, with the seeds `seed`, `seed` + 1, …. Each iteration yields one
    * token per text, or null for a text that has ended or is in `over`. The tokens equal those of
-   * `TextGenerator.generate` with each seed. If the graphics context is lost and restored, generation starts again and
-   * skips the tokens already yielded.
+   * `TextGenerator.generate` (generate.ts) with each seed, but end when the context or the batch's caches are full. If
+   * the graphics context is lost and restored, generation starts again and skips the tokens already yielded.
    */
   async *generate(ids: readonly number[], run: Run, options: BatchOptions): AsyncGenerator<(Token | null)[]> {
     const { model } = this;

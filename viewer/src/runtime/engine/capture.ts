@@ -78,7 +78,7 @@ export class Capture {
     return found;
   }
 
-  /** Names of the activations that `head` returns. */
+  /** Names of the activations that `head` can return. */
   get ofHead(): string[] {
     return Object.keys(this.player.program.entries["head"]?.outputs ?? {});
   }

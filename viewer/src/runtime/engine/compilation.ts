@@ -55,7 +55,7 @@ export class Compilation {
     return this.model.placement.serverSamples ? [] : SAMPLING;
   }
 
-  /** False if all shaders are compiled while the model loads. */
+  /** True if loading compiles neither the shaders of chunks of several tokens nor those that sample. */
   private get gradual(): boolean {
     const { weights, split, complete } = this.model;
     return !split && !complete && (weights === null || weights.gradual === true);

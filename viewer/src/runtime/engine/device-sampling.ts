@@ -64,8 +64,8 @@ export class DeviceSampling {
   }
 
   /**
-   * Returns the token that the device chooses from those that a constraint allows; null if the device cannot decide.
-   * The `top` alternatives of the token are those of the model without the constraint.
+   * Returns the token that the device chooses from those that a constraint allows; null if the device cannot decide or
+   * lacks the program (`MaskedSampling.ready`). The `top` alternatives are those of the model without the constraint.
    */
   async chooseAllowed(sampler: Sampler, step: number, allowed: Allowed, top = 0): Promise<Token | null> {
     if (!this.masked.ready) return null;

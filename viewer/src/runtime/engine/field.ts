@@ -16,7 +16,10 @@ const MASKED = -1e29; // values up to this one are masked scores
 export interface Field {
   texture: string;
   view: View;
-  /** Number of rows shown: `height` rows of each tile, from row `first` of the tile on. */
+  /**
+   * Number of rows shown. Of a matrix that is read in part: `height` rows of each tile, from row `first` of the tile
+   * on.
+   */
   rows: number;
   first: number;
   height: number;
@@ -55,8 +58,8 @@ export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn
 
 /**
  * Returns a view of a texture in its memory layout, limited to the columns that `pass` draws: the other columns hold
- * values of other passes. If `pass` draws one column per key, the view has only the columns of the text's `length`
- * positions.
+ * values of other passes. If `pass` draws scores or patterns (`Pass.keys`), a column of texels holds four keys, and the
+ * view has only the columns with keys of the text's `length` positions.
  */
 export function writtenBy(player: Player, texture: string, pass?: Pass, length = Infinity) {
   const firstColumn = pass?.first_column ?? 0;

@@ -29,8 +29,8 @@ export class ForcedTokens {
   }
 
   /**
-   * Returns the next tokens, as `Speculation.forced` does. Returns an empty list if no token is forced, or if checking
-   * forced tokens is slower than decoding.
+   * Returns the next tokens, as `Speculation.forced` does. Returns an empty list if no token is forced, while the batch
+   * program is not open, or if checking forced tokens is slower than decoding.
    */
   async step(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
     if (!this.asked && allowed.forced) this.open();

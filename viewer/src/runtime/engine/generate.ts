@@ -18,7 +18,7 @@ export interface Run {
   /** Number of tokens already sampled with this seed; their draws are skipped. */
   drawn?: number;
   alternatives?: number;
-  /** Stop at the model's end-of-text token (default: true). */
+  /** Stop at the model's end-of-text token (default: true). A text with a `matcher` always stops there. */
   eos?: boolean;
   /**
    * Guess tokens and check several at once; the text stays the same. With a constraint, the guesses are the tokens that
@@ -26,14 +26,17 @@ export interface Run {
    * last tokens. Default: true with a constraint on a GPU, else false.
    */
   speculate?: boolean;
-  /** Called at the end with the statistics of guesses, if guesses could be checked. */
+  /** Called at the end of each `Stretch` with the statistics of its guesses, if guesses could be checked. */
   onGuesses?: (stats: SpeculationStats) => void;
   /** For a text that must match a constraint: finds the tokens that may come next. */
   matcher?: Matcher;
   signal?: AbortSignal;
 }
 
-/** A part of a text that is generated without a pause: the preceding tokens, and how the new tokens are chosen. */
+/**
+ * A part of a text, generated while the window of `windowStart` (chunks.ts) does not move: the preceding tokens, and
+ * how the new tokens are chosen.
+ */
 export interface Stretch {
   /** Ids of the tokens in the context. The caller appends each token that it receives. */
   text: number[];
@@ -47,7 +50,7 @@ export interface Stretch {
 /** Holds the tokens that the device computes and the page has not read yet, in groups that share a fence and a read. */
 class InFlight {
   private groups: { tokens: Promise<Token | null>[]; came: number }[] = [];
-  private began = 0; // when the device began the first group, ms
+  private began = 0; // when the device began the first group, or the read time of the last measured token, ms
   private came = 0; // when the tokens taken last were read, ms
   private taken = 0; // tokens taken since `began`
 
@@ -110,7 +113,8 @@ export class TextGenerator {
 
   /**
    * Continues `ids` and yields each token as soon as it is known. The text, including tokens generated earlier, may be
-   * longer than the model's context (see `windowStart`). Resumes if the graphics context is lost and restored.
+   * longer than the model's context: see `windowStart` in chunks.ts. Resumes if the graphics context is lost and
+   * restored.
    */
   async *generate(ids: readonly number[], run: Run): AsyncGenerator<Token> {
     const { model } = this;

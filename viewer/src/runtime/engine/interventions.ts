@@ -9,7 +9,7 @@ import { Names } from "./names";
 
 /**
  * Steering adds a direction, multiplied by `Intervention.factor`, to a block's output. The direction is the difference
- * of the block's outputs at the last tokens of two texts.
+ * of the block's outputs at the last tokens of two texts. An empty text counts as an output of zeros.
  */
 export interface Steering {
   towards: string;
@@ -161,8 +161,9 @@ function ofKind({ activations }: Manifest, part: string, kind: Activation["kind"
 
 /**
  * Converts an intervention to changes of activations. These are the activations of a head (`h.3.attn.5`), the output of
- * a part (`h.3.attn`, `h.3.mlp`), or both outputs of a block (`h.3`). `values`: the direction for steering, or the
- * output to patch in. Throws PageError for an unknown part.
+ * a part (`h.3.attn`, `h.3.mlp`), or both outputs of a block (`h.3`). Steering changes only the second output of a
+ * block; patching a block replaces the residual stream after it. `values`: the direction for steering, or the output to
+ * patch in. Throws PageError for an unknown part.
  */
 export function resolve(
   manifest: Manifest,

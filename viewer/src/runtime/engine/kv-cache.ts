@@ -86,7 +86,7 @@ export class KvCache {
     return plan(tokens, config.n_positions, this.known, tuning, from);
   }
 
-  /** Waits for the shaders with which `prefill` reads `ids`: see `Compilation.forTokens`. */
+  /** Waits for the shaders with which `prefill` reads `ids`: see `Compilation.forTokens` (compilation.ts). */
   prepare(ids: readonly number[]): Promise<void> {
     return this.model.compilation.forTokens(ids.length - this.held(ids));
   }

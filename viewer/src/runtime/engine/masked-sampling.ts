@@ -19,7 +19,10 @@ export class MaskedSampling {
     return this.player !== null && this.main === this.model.player;
   }
 
-  /** Creates the program's textures and shaders for the current player, if the recording has the program. */
+  /**
+   * Creates the program's textures and shaders for the current player, if the recording (the variant of the model's
+   * programs in use) has the program.
+   */
   async prepare(): Promise<void> {
     const { device, loader, options, player, recording, drawFlops } = this.model;
     if (!recording.masked || this.ready) return;

@@ -7,7 +7,11 @@ import { fetchStream } from "../io/fetch-stream";
 const MAX_FILE = 8e9; // bytes
 const PIECE = 16 << 20; // bytes that are collected into a Blob, which the browser may move to the disk
 
-/** Returns the model's address in a query string; null: there is none. Throws PageError unless the address is https. */
+/**
+ * Returns the model's address in a query string; null: there is none. The address of a file's page at huggingface.co
+ * becomes that of the file. Throws PageError for an address with a user or password, and unless the address is https,
+ * or http of localhost.
+ */
 export function modelLink(search: string): URL | null {
   const text = new URLSearchParams(search).get("model");
   if (text === null) return null;

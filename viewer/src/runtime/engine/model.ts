@@ -59,11 +59,11 @@ export interface Weights {
   readonly own: boolean;
   /** True if only the shaders of the first token are compiled while the model loads, as for the page's model. */
   readonly gradual?: boolean;
-  /** Returns the shared textures by name; empty if the model creates its own textures and calls `fill`. */
+  /** Returns the shared textures by name; empty if the model creates its own textures, which `fill` fills. */
   shared(): ReadonlyMap<string, WebGLTexture>;
   /** Returns the version of the parameters, which differs after each change. */
   version(): string;
-  /** Uploads the parameters into the model's own textures. */
+  /** Uploads the parameters into the model's own textures, if there are any. */
   fill(player: Player): Promise<void>;
 }
 
@@ -399,7 +399,7 @@ export class Model {
     return this.modelOptions.drawFlops ?? this.manifest.tuning.draw_flops;
   }
 
-  /** True if the context was lost and the model has not been built again. */
+  /** True if the model is not built in the current context: before it is first built, and from a lost context on. */
   get stale(): boolean {
     return !this.device.isCurrent(this.generation);
   }
@@ -452,7 +452,10 @@ export class Model {
     }
   }
 
-  /** Waits for the context to be restored and builds the model again; shards are read from the browser's cache. */
+  /**
+   * Waits for the context to be restored and builds the model again. Shards come from the browser's cache, if it has
+   * them.
+   */
   recover(signal?: AbortSignal): Promise<void> {
     return this.kept(() => this.build(), signal);
   }

@@ -86,7 +86,7 @@ export class Names {
     return rest ? -1 : block;
   }
 
-  /** Returns the same name in another block; null if the name belongs to no block. */
+  /** Returns the same name in another block; null if the name belongs to no block, or if `block` is negative. */
   inOther(name: string, block: number): string | null {
     const { prefix, part } = this.place(name);
     return prefix && block >= 0 ? this.filled(prefix, block) + part : null;
@@ -121,8 +121,8 @@ export class Names {
   }
 
   /**
-   * Sorts names by block, then in the order of the names that the model's family lists. Names that are not listed
-   * follow alphabetically, with numbers by value.
+   * Sorts names by block, then in the order of the names that the model's family (its kind of architecture) lists.
+   * Names that are not listed follow alphabetically, with numbers by value.
    */
   sorted(names: readonly string[]): string[] {
     const order = (name: string) => this.described(name)?.order ?? Infinity;

@@ -11,7 +11,10 @@ import { klDivergence, measure, ties, type Tolerance } from "./tolerance";
 
 export interface Parity {
   pass: boolean;
-  /** `maxError`: the error of the worst logit. `ofTolerance`: the excess of the logits (`Measured.excess`). */
+  /**
+   * `maxError`: the error of the worst logit. `ofTolerance`: the excess of the logits (`Measured.excess` in
+   * tolerance.ts).
+   */
   maxError: number;
   ofTolerance: number;
   /** Mean KL divergence of the logits from the desktop's, in nats. */
@@ -19,9 +22,11 @@ export interface Parity {
   greedyEqual: boolean;
   /** True if, at the first difference, the page's greedy token is as likely as the desktop's, within the tolerance. */
   tie: boolean;
-  /** The first activation beyond its tolerance, with the page's and the desktop's value where they differ most. */
+  /**
+   * The first activation beyond the tolerance, with the page's and the desktop's value where the excess is greatest.
+   */
   firstApart: { name: string; error: number; here: number; desktop: number } | null;
-  /** The greatest excess (`Measured.excess`) among the activations before `firstApart`. */
+  /** The greatest excess among the activations before `firstApart`, or among all if `firstApart` is null. */
   greatest: number;
   desktop: string;
   tolerance: Tolerance;

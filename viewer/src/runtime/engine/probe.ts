@@ -45,7 +45,8 @@ export interface Choices {
 /**
  * Returns the recordings that a device with this many draw buffers can play. If the device `blends` and a layout
  * (`rows`) has recordings with blending, the layout's recordings without blending are left out: with blending, a token
- * takes fewer passes, whichever kernel reads prompts. The same applies to `pairs`, with which a token takes less time.
+ * takes fewer passes, whichever kernel reads prompts. The same applies to `pairs` (pairs of pixels that add up their
+ * sums: see `Device.pairs`), with which a token takes less time.
  */
 export function playable(
   recordings: readonly Recording[],
@@ -158,7 +159,10 @@ const keyOf = ({ device, storage, recordings }: Choices) =>
 
 const label = ({ kernel, rows }: Recording) => kernel + (rows === "contiguous" ? "-contiguous" : "");
 
-/** Returns the recordings with the faster layout of one-row products. */
+/**
+ * Returns the recordings with the layout of one-row products to use: contiguous columns if they take less than
+ * `panelsPay` times the milliseconds of strided columns, else strided columns.
+ */
 function suiting(
   recordings: readonly Recording[],
   fetches: readonly Fetch[],
@@ -200,8 +204,8 @@ function remembered(key: string): Measured {
 }
 
 /**
- * Fills a probe's factors with numbers other than 0. Reading a result of zeros would take longer, because `Reader`
- * would wait to learn if the context was lost.
+ * Fills a probe's factors with numbers other than 0. Reading a result of zeros would take longer, because `Reader` of
+ * gl/readback.ts would wait to learn if the context was lost.
  */
 function fill(player: Player): void {
   for (const { name, role, width, height, layers } of Object.values(player.program.textures)) {

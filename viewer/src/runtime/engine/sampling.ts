@@ -205,8 +205,8 @@ export class Sampler {
   }
 
   /**
-   * Applies penalty, bias and constraint to the logits that follow the text `ids`. Throws PageError for a bias on an
-   * unknown id.
+   * Applies penalty, bias and constraint to the logits that follow the text `ids`. Returns the given array if none of
+   * them applies. Throws PageError for a bias on an unknown id, if a logit is not finite, or if no token is left.
    */
   adjusted(logits: Float32Array, ids: readonly number[], allowed: AllowedIds | null = null): Logits {
     if (!this.adjusts && !allowed) return logits;

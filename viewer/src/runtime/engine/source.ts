@@ -9,8 +9,9 @@ export interface Source {
   /** Name of the browser's cache in which a second visit finds files; null: none. */
   readonly cache: string | null;
   /**
-   * Returns the whole file. `onBytes` receives the size of each part; `fresh` bypasses every cache. Throws PageError if
-   * the file has more than `max` bytes, or if `signal` ends the transfer.
+   * Returns the whole file. `onBytes` receives the size of each part, and a negative number of bytes when received
+   * parts are discarded. `fresh` bypasses the browser's HTTP cache. Throws PageError if the file cannot be fetched or
+   * has more than `max` bytes, or if `signal` ends the transfer.
    */
   bytes(
     name: string,

@@ -106,9 +106,9 @@ export class Speculation {
 
   /**
    * Returns the next tokens of a text whose logits are on the device: the forced tokens that the model also chooses, up
-   * to the first difference, and one more token. Returns an empty list if fewer than `FEWEST_FORCED` tokens are forced.
-   * `taken`: the number of tokens that the stretch has generated before. Afterwards, the caches hold the rows of all
-   * returned tokens but the last.
+   * to the first difference, and one more token (none if the text must end). Returns an empty list if fewer than
+   * `FEWEST_FORCED` tokens are forced, or during a pause of guessing. `taken`: the number of tokens that the stretch
+   * has generated before. Afterwards, the caches hold the rows of all returned tokens but the last.
    */
   async forced(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
     const { text, run, sampler, drawn } = stretch;
@@ -146,7 +146,7 @@ export class Speculation {
     return chosen;
   }
 
-  /** Returns the tokens of the forced text, as many as one step can check; none if guessing pauses. */
+  /** Returns the tokens of the forced text, as many as one step can check; none if they cannot be checked now. */
   private forcedIds({ count, sampler }: Stretch, taken: number, allowed: Allowed): number[] {
     const most = Math.min(this.several.size, count - taken - 1);
     if (!allowed.forced || most < FEWEST_FORCED || sampler.adjusts || this.guessing.paused) return [];

@@ -75,8 +75,9 @@ export class SplitGenerator {
   }
 
   /**
-   * Runs the rows of `ids` that the page or the server does not hold yet. Resolves to the token after `ids`, and the
-   * token after each of `guesses` up to the first wrong guess. If the server has lost rows, sends these rows again.
+   * Runs the rows of `ids` that the page or the server does not hold yet. Resolves to the server's answer: the token
+   * after `ids`, and the token after each of `guesses` up to the first wrong guess; or, if the page has the head, the
+   * server's hidden states. If the server has lost rows, sends these rows again.
    */
   private async cross(
     ids: readonly number[],

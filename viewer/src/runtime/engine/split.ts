@@ -25,7 +25,10 @@ export interface SplitSettings {
   server: string;
   wire: Wire;
   digest: string;
-  /** The blocks (and head) that the server runs; null: the page has all blocks too, and `Split.aim` sets this part. */
+  /**
+   * The blocks (and the head: the final norm and the logits) that the server runs; null: the page has all blocks too,
+   * and `Split.aim` sets this part.
+   */
   rest: string | null;
   /** The side that computes the logits if the split point is fixed. */
   head: "server" | "page";

@@ -306,7 +306,10 @@ export class Tokenizer extends Vocabulary {
     }
   }
 
-  /** Returns the ids of a word's characters; for a character without an id, those of its bytes or the unknown token. */
+  /**
+   * Returns the ids of a word's characters; for a character without an id, those of its bytes or the unknown token.
+   * Throws PageError if the vocabulary has none of these.
+   */
   private letters(word: string): number[] {
     const found: number[] = [];
     let unknown = 0; // unknown characters whose token is not yet in `found`

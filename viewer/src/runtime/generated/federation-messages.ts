@@ -99,7 +99,10 @@ export interface PongMessage {
   n: number;
 }
 
-/** A finished round. `validation_loss` and `sample` are missing until the model has been evaluated. */
+/**
+ * A finished round. `validation_loss` and `sample` are missing if the model was not evaluated after this round. In
+ * `welcome`, only the latest rounds have a `sample`.
+ */
 export interface RoundFigures {
   round: number;
   clients?: number;

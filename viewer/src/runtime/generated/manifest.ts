@@ -150,7 +150,7 @@ export interface TemplateSource {
   special: Record<string, number>;
 }
 
-/** Constants shared by the desktop and the page. */
+/** Constants shared by the desktop and the page. A chunk is a group of tokens that the model reads at once. */
 export interface Tuning {
   /** cost of a pass of one token; the unit is the cost of a token in a chunk */
   one_token: number;

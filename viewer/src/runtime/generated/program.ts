@@ -69,9 +69,9 @@ export interface View {
 }
 
 /**
- * Textures, shaders (name -> GLSL without a version line) and entries. `views` describes the matrix in each texture
- * that outlives a call, by the texture's name. `scalars` are the fields of the uniform block in their order (name ->
- * GLSL type).
+ * Textures, shaders (name -> GLSL without a version line) and entries. `views` describes the matrix in each weight,
+ * state and input, by the texture's name. `scalars` are the fields of the uniform block in their order (name -> GLSL
+ * type).
  */
 export interface Program {
   textures: Record<string, Texture>;

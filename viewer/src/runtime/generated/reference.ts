@@ -1,6 +1,6 @@
 // The types of viewer/schema/reference.schema.json. Written by scripts/generate_schema.py.
 
-/** The fields of a tolerance that a page needs: those of `Tolerance`, `SINGLE` and `FLOOR`. */
+/** The numbers that a page needs: `relative` and `kl` of `Tolerance`, and the constants `SINGLE` and `FLOOR`. */
 export interface PageTolerance {
   relative: number;
   single: number;

@@ -1,10 +1,11 @@
 // The messages of split servers, as in glgpt/wire/messages.py. Written by scripts/generate_schema.py.
 
 /**
- * Requests the token after the last row. The server with the head samples it as a `Sampler` with `seed` would. `draw`
- * is the number of earlier random draws. With `guesses`, the rows are a token and guesses of the tokens after it; the
- * answer has the correct guesses and the token after them. `alternatives` is the number of likeliest tokens to return
- * with each token. `logits` requests all logits of the last row.
+ * Requests the token after the last row. The server with the head samples it as a `Sampler` with `seed` would.
+ * `Sampler` is in `inference.sampling`. `draw` is the number of earlier random draws. With `guesses`, the rows are a
+ * token and guesses of the tokens after it; the answer has the guesses before the first wrong one, and the token after
+ * them. `alternatives` is the number of likeliest tokens to return with each token. `logits` requests all logits of the
+ * last row; it has no effect with `guesses`.
  */
 export interface Ask {
   temperature?: number;
@@ -32,7 +33,10 @@ export interface Look {
   end?: boolean;
 }
 
-/** The first message of a connection. `part` requests fewer blocks than the server holds. */
+/**
+ * The first message of a connection. `model` is the digest of the model that the server must hold. `part` requests
+ * fewer blocks than the server holds.
+ */
 export interface Open {
   op: "open";
   protocol: number;
@@ -86,9 +90,9 @@ export interface Opened {
 }
 
 /**
- * The answer to a step of `n` rows. A server with the head returns tokens and their alternatives (`top`); otherwise,
- * the payload is hidden states. An alternative is an id, its probability in the model, and its probability after the
- * sampling options.
+ * The answer to a step of `n` rows. A server with the head returns the requested tokens; otherwise, the payload is
+ * hidden states. With alternatives, `top` lists for each token the token itself and its alternatives: an id, its
+ * probability in the model, and its probability after the sampling options.
  */
 export interface Stepped {
   op: "stepped";

@@ -55,8 +55,8 @@ function simple(name: string, bytes: number, minimum: boolean, five: boolean, sh
 }
 
 /**
- * Reads the scales and minima of the eight groups of a super-block (256 values). Each is a 6-bit integer multiplied by
- * a float16 number.
+ * Reads the scales and minima of the eight groups of a super-block (256 values). A scale is a 6-bit integer multiplied
+ * by a float16 number; a minimum is the negative of such a product.
  */
 function superScales(data: DataView, from: number, row: Row, at: number): void {
   const [whole, low] = [halfAt(data, from), halfAt(data, from + 2)];

@@ -1,6 +1,6 @@
 // Packs the tensors of a model's files as texels, one band (block of texels) after another, so that memory never holds
-// a whole packed tensor. Quantised blocks keep their levels, scales and minima. glgpt/program/layout.py packs the same
-// texels on the desktop.
+// all texels of a large tensor. Quantised blocks keep their levels, scales and minima. glgpt/program/layout.py packs
+// the same texels on the desktop.
 
 import { PageError } from "../gl/errors";
 import type { Block } from "../gl/player";
@@ -13,7 +13,7 @@ const BAND = 4 << 20; // maximum bytes of texels that are packed at once
 export interface Storage {
   name: string;
   columnTiles: number;
-  /** Bits of a quantised level; 0: plain numbers. `group`, `scaleRows`, `minimum`, `wide`: see `Format`. */
+  /** Bits of a quantised level; 0: plain numbers. The other fields: see `Format` in engine/formats.ts. */
   bits: number;
   group: number;
   scaleRows: number;
@@ -21,7 +21,7 @@ export interface Storage {
   wide: boolean;
 }
 
-/** The layout of a texture: see `View` and `Shape`. */
+/** The layout of a texture: see `View` in gl/program.ts and `Shape` in engine/layout.ts. */
 export interface Target {
   rows: number;
   cols: number;

@@ -213,7 +213,10 @@ class Cursor {
     return { name, type, shape, offset: this.integer64(), bytes };
   }
 
-  /** Returns the tensors by name. Throws PageError if a tensor is outside the file or overlaps another tensor. */
+  /**
+   * Returns the tensors by name. Throws PageError if a tensor is outside the file, overlaps another tensor, is not
+   * aligned, or appears twice.
+   */
   private placed(tensors: Tensor[], start: number, alignment: number): Map<string, Tensor> {
     const found = new Map<string, Tensor>();
     let [end, previous] = [0, ""];

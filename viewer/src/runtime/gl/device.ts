@@ -113,7 +113,7 @@ export class Device {
     }
   }
 
-  /** The total progress of all compilations under way; if there are none, the progress of the last compilation. */
+  /** The total progress of the latest compilation and of those that were under way when it began. */
   readonly compiling = computed<Compiling>(() => {
     const of = (key: keyof Compiling) => this.compilations.value.reduce((sum, each) => sum + each[key], 0);
     return { compiled: of("compiled"), shaders: of("shaders") };
@@ -174,7 +174,7 @@ export class Device {
   }
 
   /**
-   * Returns the size of the viewport, and the index of the first of the three vertices with which the shader `VERTEX`
+   * Returns the size of the viewport, and the index of the first of the three vertices with which `VERTEX` (shaders.ts)
    * covers `width` x `height` pixels. Mesa's software drivers clip a triangle that extends beyond the viewport into two
    * triangles. If both triangles touch a block of pixels, the driver shades this block twice. In a viewport of twice
    * the size, the triangle lies inside, and the framebuffer or the scissor limits the pixels.

@@ -14,7 +14,8 @@ export function encodeInt8(values: Float32Array, width: number): Uint8Array<Arra
     scales.setFloat32(4 * r, scale, true);
     for (let c = 0; c < row.length; c++) {
       const level = roundEven(Math.fround(row[c]! / scale));
-      levels[r * width + c] = Math.min(127, Math.max(-127, level)); // an imprecise subnormal scale may exceed 127
+      // With a subnormal scale, which is imprecise, a level may exceed 127.
+      levels[r * width + c] = Math.min(127, Math.max(-127, level));
     }
   }
   return out;

@@ -1,4 +1,4 @@
-// Defines JSON values and writes them as Python's `json.dumps` does.
+// Defines JSON values and writes them as Python's `json.dumps` does with `ensure_ascii=False`.
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 
@@ -6,7 +6,7 @@ export type Json = null | boolean | number | string | readonly Json[] | { readon
 export const isObject = (value: unknown): value is { readonly [key: string]: Json } =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** Returns a value as `json.dumps` writes it. */
+/** Returns a value as `json.dumps` writes it, with the same blanks. */
 export function dumped(value: Json): string {
   if (Array.isArray(value)) return `[${(value as readonly Json[]).map(dumped).join(", ")}]`;
   if (!isObject(value)) return JSON.stringify(value);

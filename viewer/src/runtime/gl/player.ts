@@ -83,7 +83,10 @@ export class Player {
     readonly program: Program,
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
-    /** Maximum operations of one draw. A costlier pass is drawn in bands: drivers reset if a draw takes about 2 s. */
+    /**
+     * Maximum operations of one draw. A costlier pass, unless it has a `row` or `slices`, is drawn in bands: drivers
+     * reset if a draw takes about 2 s.
+     */
     private readonly drawFlops = Infinity,
     /** Names of states of equal shape. The followers (all but the first) share the first's texture until `separate`. */
     private readonly together: readonly string[] = [],

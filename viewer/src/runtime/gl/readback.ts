@@ -169,8 +169,8 @@ export class Reader {
   }
 
   /**
-   * Polls only the first fence, because fences pass in order. Sleeps between polls, because constant polling would
-   * occupy a software driver.
+   * Polls only the first fence, because fences pass in order. Sleeps between polls of a slow fence, because constant
+   * polling would occupy a software driver.
    */
   private async passAll(): Promise<void> {
     const { gl } = this.device;

@@ -33,8 +33,8 @@ export function header(options: Options): string {
  * Compiles and links fragment shaders. Resolves to the programs by name when all are ready; `Device.compiling` counts
  * the ready ones. `still` is called after each wait. If `still` throws or a shader fails, the programs made so far are
  * deleted. In a browser without parallel compilation, a query of a program's status blocks until all commands issued
- * before the query are done. Fences do not block, so a fence is polled before each query and the page stays responsive.
- * `busy`: something else draws too, so a fence is polled before each query in any browser.
+ * before the query are done. Fences do not block, so a fence is polled after each shader, before all queries, and the
+ * page stays responsive. `busy`: something else draws too, so a fence is polled before each query in any browser.
  */
 export async function compileAll(
   device: Device,

@@ -1,5 +1,5 @@
-// Finds how many textures a pass can render to at once, by drawing known numbers and reading them back. Some drivers
-// write to fewer targets than they report, or lose the context during a draw.
+// Finds how many targets (layers of textures) a pass can render to at once, by drawing known numbers and reading them
+// back. Some drivers write to fewer targets than they report, or lose the context during a draw.
 
 import type { Options } from "./device";
 import { PageError } from "./errors";
@@ -17,7 +17,7 @@ export interface Memory {
 /** The results of the test draws. */
 export interface Drawable {
   storage: Storage;
-  /** Number of textures that one pass can render to. */
+  /** Number of targets that one pass can render to. */
   targets: number;
   /** True if blending adds floats. */
   blends: boolean;
@@ -76,9 +76,10 @@ export class TargetProbe {
   }
 
   /**
-   * Returns the storage and the number of targets to use, at most `announced`. If an earlier visit stored results, uses
-   * these without drawing. Throws PageError if the context is lost; the next visit then tests fewer targets, but never
-   * fewer than models need.
+   * Returns the results of the test draws, with at most `announced` targets. If an earlier visit stored results, uses
+   * these without drawing. Throws PageError if no target holds the drawn numbers. Also throws PageError if the context
+   * is lost. The next visit then tests fewer targets, but never fewer than models need. If the context was lost during
+   * the later tests, the next visit uses neither blending, derivatives nor 16-bit floats.
    */
   find(announced: number): Drawable {
     const { gl } = this;

@@ -7,7 +7,9 @@ const WAIT_MS = 500; // ms before the second try; doubled for each further try
 const STALL_TIMEOUT_MS = 20_000; // ms without a byte after which a try ends
 
 export interface StreamOptions {
-  /** Called with the number of bytes received and the total number of bytes, which is 0 if it is not known. */
+  /**
+   * Called with the number of bytes received and the total number of bytes. If the total is not known, both are equal.
+   */
   onBytes?: (done: number, total: number) => void;
   /** Called before each further try, with the reason why the previous one ended. */
   onRetry?: (why: string) => void;
@@ -71,8 +73,8 @@ export function announced({ headers }: Response): number {
 
 /**
  * Yields a file's parts in order. An interrupted file continues with its next byte if the server still has the same
- * version and answers range requests; otherwise it starts again. Throws FetchError, or the error of `accept`. Ends the
- * connection when the caller stops early.
+ * version and answers range requests; otherwise it starts again. Throws FetchError, or the error of `accept` or
+ * `refusal`. Ends the connection when the caller stops early.
  */
 export async function* fetchStream(url: URL, options: StreamOptions = {}): AsyncGenerator<Part, void> {
   const { wait = WAIT_MS, tries = TRIES, signal } = options;

@@ -67,7 +67,10 @@ export class ReconnectingSocket {
     return this.admitted !== null;
   }
 
-  /** Connects if not connected. Rejects if the server refuses, or if all attempts within `times.retry` ms fail. */
+  /**
+   * Connects if not connected. Rejects if the server refuses, if all attempts within `times.retry` ms fail, or if no
+   * server is `wanted`.
+   */
   connect(): Promise<void> {
     if (this.admitted) return Promise.resolve();
     return (this.connecting ??= this.reach().finally(() => (this.connecting = null)));

@@ -35,7 +35,7 @@ interface CaseJson extends Recorded {
   op: string;
   format: string;
   shape: string;
-  /** Number of textures that a pass writes at once. */
+  /** Maximum number of draw buffers (layers of textures) that a pass writes at once. */
   targets: number;
   inputs: Record<string, number>;
   outputs: [name: string, texture: string, dtype: Dtype, expected: number, atol: number, rtol: number][];

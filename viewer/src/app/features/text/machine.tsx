@@ -241,7 +241,7 @@ function Cells() {
 const marginOf = ([above, below]: readonly [number, number] = [0, 0], gap: number) =>
   `${above}px ${gap}px ${below}px 0`;
 
-/** Shows the machine for the recorded generation: the picture and the tokens as they were at token `at`. */
+/** Shows the machine for the recorded generation: the picture and the tokens at the time of token `at`. */
 export function RecordedMachine({ at }: { at: Signal<number> }) {
   const frame = useRef<HTMLDivElement>(null);
   const width = useWidth(frame);
