@@ -202,14 +202,19 @@ def weighted_mean(rows: NDArray[np.float32], weights: list[float]) -> Vector:
     return mean.astype(np.float32)
 
 
-def trimmed_mean(rows: NDArray[np.float32], share: float = TRIM) -> Vector:
+def median(rows: NDArray[np.float32]) -> Vector:
+    """Returns the median of `rows` [k, n] over the k clients, separately for each of the n columns."""
+    return np.asarray(np.median(rows, axis=0), np.float32)
+
+
+def trimmed_mean(rows: NDArray[np.float32], share: float = TRIM, least: int = 1) -> Vector:
     """Returns the mean of `rows` [k, n] over the k clients, without the largest and smallest entries of each column.
 
-    Each of the n columns has one entry per client. A `share` of the entries is left out at each end, but at least one
-    entry. With fewer than three rows, nothing is left out.
+    Each of the n columns has one entry per client. A `share` of the entries is left out at each end, but at least
+    `least` entries. With fewer than three rows, nothing is left out.
     """
     k = len(rows)
-    out = min(max(1, int(k * share)), (k - 1) // 2) if k >= 3 else 0
+    out = min(max(least, int(k * share)), (k - 1) // 2) if k >= 3 else 0
     ordered = np.sort(rows, axis=0) if out else rows
     mean: Vector = ordered[out : k - out].mean(axis=0, dtype=np.float64).astype(np.float32)
     return mean

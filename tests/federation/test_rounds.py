@@ -203,18 +203,26 @@ def test_public_sessions_are_clipped(host):
     assert "clipped" in members[3].said and "clipped" not in members[0].said
 
 
-def test_beyond_the_memory_the_mean_is_streamed(host):
-    h = host(public=True)
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({}, (0.1 * 16 + 0.2 * 32 + 0.9 * 48) / 96),
+        ({"public": True}, 0.2),  # the trimmed mean
+        ({"strategy": "median"}, 0.2),
+        ({"strategy": "trimmed"}, 0.4),  # of three updates, a fifth is none
+    ],
+)
+def test_updates_that_exceed_the_memory_are_combined_as_the_strategy_does(host, options, change):
+    h = host(**options)
     members = [h.join().member for _ in range(3)]
     h.begin()
     for i, member in enumerate(members):
-        h.send(member, 0.1 * (i + 1), tokens=16 * (i + 1))
+        h.send(member, (0.1, 0.2, 0.9)[i], tokens=16 * (i + 1))
     h.rounds.most_held = 2 * h.before.nbytes
     assert h.rounds.tick() == "close"
     reply = h.rounds.reply()
     assert reply.updates.shape == (1, len(h.before)) and reply.metrics["tokens"] == [96]
-    wanted = h.before + (0.1 * 16 + 0.2 * 32 + 0.3 * 48) / 96  # no change is clipped, since the median is 0.2
-    assert np.abs(reply.updates[0] - wanted).max() < 1e-5
+    assert np.abs(reply.updates[0] - h.before - change).max() < 1e-5
     assert h.rounds.figures()["streamed"]
 
 

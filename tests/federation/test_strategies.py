@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.fake_session import make_session
 from pydantic import ValidationError
 
 from glgpt.cli.parser import build_parser
 from glgpt.errors import ArgumentError
+from glgpt.federation import rules
 from glgpt.federation.aggregation import strategies
 from glgpt.federation.aggregation.strategies import DEFAULT, STRATEGIES
 
@@ -66,3 +68,14 @@ def test_the_dashboard_describes_what_is_done() -> None:
         ("median", {"public": True}, "median (Flower's FedMedian), clipped"),
     ):
         assert strategies.description(name, make_session(strategy=name, **changed)) == wanted
+
+
+@pytest.mark.parametrize("clients", [3, 5, 12])
+def test_a_comparison_is_that_of_the_flower_strategy(clients: int) -> None:
+    """Fails if a gateway that combines large updates itself gets another result than Flower from separate updates."""
+    flower = pytest.importorskip("flwr.serverapp.strategy.fedtrimmedavg")
+    rows = np.random.default_rng(clients).normal(size=(clients, 50)).astype(np.float32)
+    trimmed, median = STRATEGIES["trimmed"].compare, STRATEGIES["median"].compare
+    assert trimmed and median
+    np.testing.assert_allclose(trimmed(rows), flower.trim_mean(rows, rules.TRIM), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(median(rows), np.median(rows, axis=0))

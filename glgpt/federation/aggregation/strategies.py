@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from glgpt.errors import ArgumentError, written
-from glgpt.federation.rules import TRIM, Outer
+from glgpt.federation.protocol import Vector
+from glgpt.federation.rules import TRIM, Outer, median, trimmed_mean
 
 if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+Compare = Callable[[NDArray[np.float32]], Vector]  # combines the updates [k, n] of k clients by comparing them
 DEFAULT = "diloco"
 # Options with which a Flower strategy sends each round to all nodes that it is given. A node is a site (a gateway with
 # its clients) or a supernode.
@@ -92,23 +98,29 @@ class Strategy:
 
     `factory` returns the Flower strategy for a session. `state` names the attributes of the Flower strategy that
     checkpoints store. Each of these attributes is None, or a dictionary with one array under the key `updates.KEY`.
-    With `trims`, public sessions use a trimmed mean unless they add noise.
+    With `trims`, public sessions use a trimmed mean unless they add noise. `compare` computes what the Flower strategy
+    does with the separate updates of all clients; None: the Flower strategy can use their mean instead.
     """
 
     factory: Callable[[Options], FlowerStrategy]
     summary: str
     state: tuple[str, ...] = ()
-    needs_all_updates: bool = False  # compares all updates with each other, so the session must have only one gateway
+    compare: Compare | None = None
     supports_dp: bool = False  # bounds the effect of one device, as differential privacy requires
     trims: bool = False
+
+    @property
+    def needs_all_updates(self) -> bool:
+        """True if all updates are compared with each other, so that a session must have only one gateway."""
+        return self.compare is not None
 
 
 STRATEGIES: dict[str, Strategy] = {
     "diloco": Strategy(_diloco, "mean weighted by tokens, then a Nesterov step", ("velocity",), trims=True),
     "fedavg": Strategy(_fedavg, "mean weighted by tokens", supports_dp=True, trims=True),
     "fedadam": Strategy(_fedadam, "Flower's FedAdam", ("m_t", "v_t")),
-    "median": Strategy(_median, "Flower's FedMedian", needs_all_updates=True),
-    "trimmed": Strategy(_trimmed, "Flower's FedTrimmedAvg", needs_all_updates=True),
+    "median": Strategy(_median, "Flower's FedMedian", compare=median),
+    "trimmed": Strategy(_trimmed, "Flower's FedTrimmedAvg", compare=partial(trimmed_mean, least=0)),
 }
 STATE = tuple(name for strategy in STRATEGIES.values() for name in strategy.state)
 
@@ -135,6 +147,12 @@ def create(name: str, options: Options) -> FlowerStrategy:
     if options.dp_noise and not strategy.supports_dp:
         raise ArgumentError(f"strategy {name} has no differential privacy; use {' or '.join(names('supports_dp'))}")
     return strategy.factory(options)
+
+
+def comparison(name: str, options: Options) -> Compare | None:
+    """Returns the function that combines the updates of a session that compares them; None if a mean is enough."""
+    strategy = get_strategy(name)
+    return trimmed_mean if options.public and strategy.trims and not options.dp_noise else strategy.compare
 
 
 def names(property_: str) -> list[str]:

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from glgpt.federation.rounds.members import Member, Members
 from glgpt.federation.rounds.updates import SPOOLED, OpenRound, Rejected, Reply, Spooled
 from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
 
-MAX_HELD_BYTES = 256 << 20  # maximum bytes of updates in a reply; instead of more, the reply holds their mean
+MAX_HELD_BYTES = 256 << 20  # maximum bytes of updates in a reply; instead of more, the reply holds their combination
 # In a site's folder: the file of the open round, the folder of its updates, and the folder of damaged updates
 OPEN, SPOOL, QUARANTINE = "open.safetensors", "spool", "quarantine"
 logger = logging.getLogger(__name__)
@@ -268,7 +268,8 @@ class Rounds:
         """Returns the reply to a closed round: the clients' parameters.
 
         The changes are clipped in public sessions, and in sessions that add noise. If the parameters would take more
-        than `most_held` bytes, the reply holds only their mean, weighted by tokens, or equally if noise is added.
+        than `most_held` bytes, the reply holds only one vector: what the session's strategy computes if it compares
+        updates (`strategies.comparison`), else the mean, weighted by tokens, or equally if noise is added.
         """
         round_ = self.open
         assert round_ is not None and round_.closed
@@ -284,23 +285,41 @@ class Rounds:
         if not spooled:
             none = np.zeros((0, len(round_.parameters)), np.float32)
             return Reply(round_.task, none, {"tokens": [], "loss": [], "clients": 0})
-        rows = (self._clipped(one, factor) for one, factor in zip(spooled, factors, strict=True))
+        clipped = list(zip(spooled, factors, strict=True))
         tokens = [float(s.tokens) for s in spooled]
         if len(spooled) * round_.parameters.nbytes > self.most_held:
-            weights = [1.0] * len(spooled) if self.session.dp_noise else tokens
-            mean = _streamed_mean(rows, weights, len(round_.parameters))
             total = sum(tokens)
             loss = sum(s.loss * s.tokens for s in spooled) / total
-            return Reply(round_.task, mean[None], {"tokens": [total], "loss": [loss], "clients": len(spooled)})
+            metrics: dict[str, list[float] | int] = {"tokens": [total], "loss": [loss], "clients": len(spooled)}
+            return Reply(round_.task, self._combined(clipped)[None], metrics)
+        rows = [self._clipped(one, factor) for one, factor in clipped]
         losses = [s.loss for s in spooled]
-        return Reply(round_.task, np.stack(list(rows)), {"tokens": tokens, "loss": losses, "clients": len(spooled)})
+        return Reply(round_.task, np.stack(rows), {"tokens": tokens, "loss": losses, "clients": len(spooled)})
 
-    def _clipped(self, one: Spooled, factor: float) -> Vector:
-        after = one.after()
+    def _combined(self, clipped: list[tuple[Spooled, float]]) -> Vector:
+        """Combines updates, each with the factor of its change, without holding all of them in memory."""
+        assert self.open is not None
+        before, session = self.open.parameters, self.session
+        if compare := strategies.comparison(session.strategy, session):
+            # `compare` copies the slice, which thus takes a quarter of the bytes
+            found, count = np.empty_like(before), max(1, self.most_held // (16 * len(clipped)))
+            for first in range(0, len(before), count):
+                rows = [self._clipped(one, factor, first, count) for one, factor in clipped]
+                found[first : first + count] = compare(np.stack(rows))
+            return found
+        weights = [1.0 if session.dp_noise else float(one.tokens) for one, _ in clipped]
+        mean, total = np.zeros(len(before)), sum(weights)
+        for (one, factor), weight in zip(clipped, weights, strict=True):
+            mean += self._clipped(one, factor) * (weight / total)
+        return mean.astype(np.float32)
+
+    def _clipped(self, one: Spooled, factor: float, first: int = 0, count: int = -1) -> Vector:
+        """Returns `count` of a client's parameters (-1: all) from `first` on, after its change times `factor`."""
+        after = one.after(first, count)
         if factor == 1:
             return after
         assert self.open is not None
-        before = self.open.parameters
+        before = self.open.parameters[first : first + len(after)]
         return np.asarray(before + (after - before) * np.float32(factor), np.float32)
 
     def figures(self) -> dict[str, Any]:
@@ -368,10 +387,3 @@ class Rounds:
             "seconds_left": round(max(0.0, self._closes(round_) - self.clock()), 1),
             "asked": sum(1 for m in self.members.values() if m.offered == round_.id),
         }
-
-
-def _streamed_mean(rows: Iterable[Vector], weights: list[float], count: int) -> Vector:
-    mean, total = np.zeros(count), sum(weights)
-    for row, weight in zip(rows, weights, strict=True):
-        mean += row * (weight / total)
-    return mean.astype(np.float32)

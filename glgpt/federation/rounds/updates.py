@@ -38,9 +38,9 @@ class Spooled:
     norm: float
     file: Path
 
-    def after(self) -> Vector:
-        """Returns the client's parameters after its steps."""
-        return np.fromfile(self.file, "<f4").astype(np.float32, copy=False)
+    def after(self, first: int = 0, count: int = -1) -> Vector:
+        """Returns the client's parameters after its steps: `count` values (-1: all) from value `first` on."""
+        return np.fromfile(self.file, "<f4", count, offset=4 * first).astype(np.float32, copy=False)
 
     def line(self) -> str:
         """Returns the JSON line about this update in the round's list of updates."""
