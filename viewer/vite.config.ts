@@ -3,7 +3,7 @@ import { defineConfig, type Plugin, type UserConfig } from "vite";
 
 /**
  * Prefixes the name of a CSS class with the name of its module, as in `text-token`. For `style.module.css`, the prefix
- * is the name of the folder.
+ * is the name of the folder; for `shared.module.css`, it is `ui`. A class that is named like its prefix gets none.
  */
 function className(name: string, file: string): string {
   const module = basename(file.split("?")[0]!, ".module.css");

@@ -99,7 +99,10 @@ export class Glgpt {
   /** @internal True while the graphics context is lost, also before the model can be used. */
   readonly contextLost = computed(() => this.device.value?.contextLost.value ?? false);
 
-  /** @internal The recorded generation, available before the model; null: not loaded yet, or the page has none. */
+  /**
+   * @internal A generation that the export recorded, available before the model; null: not loaded yet, or the page has
+   * none.
+   */
   get recorded(): ReadonlySignal<{ document: Recorded; manifest: Manifest } | null> {
     return this.found;
   }
@@ -265,8 +268,8 @@ export class Glgpt {
 
   /**
    * Selects the model for all calls: `mine` is the model in training, whose textures are shared and not copied; `file`
-   * is a model from files written by `glgpt train` or `save`; `own` is the page's model. Releases the previous model's
-   * textures, except the weights of the page's model.
+   * is a model from files written by `glgpt train` or `save`; `own` is the page's model. Closes the previous model.
+   * The page's model is not closed: only its textures for captures, batches and masked sampling are deleted.
    */
   async use(which: Used, files: readonly File[] = []): Promise<void> {
     await this.usable();
@@ -392,7 +395,8 @@ export class Glgpt {
 
   /**
    * Returns the ids of messages up to where the answer begins, and the number of oldest messages left out: at least
-   * `dropped`, and enough to leave space for an answer of `tokens` tokens.
+   * `dropped`. More are left out if the others leave too little of the context for the answer: fewer than `tokens`
+   * tokens, and less than a quarter of the context. The last turn is never left out.
    */
   async chatPrompt(messages: readonly ChatMessage[], tokens = CHAT_TOKENS, dropped = 0): Promise<Fitted> {
     await this.usable();

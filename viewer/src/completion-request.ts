@@ -28,7 +28,7 @@ export interface ChatCompletionRequest {
   /** The maximum number of tokens of the answer (default: as many as the context holds). */
   max_tokens?: number | null;
   max_completion_tokens?: number | null;
-  /** 1 by default; 0 is greedy. */
+  /** 0 is greedy. Default: the temperature recommended for the model (`samplingDefaults`). */
   temperature?: number | null;
   top_p?: number | null;
   seed?: number | null;
@@ -120,7 +120,11 @@ export function toolsOf({ tools, tool_choice, parallel_tool_calls }: ChatComplet
   }
 }
 
-/** Throws CompletionError for a request with unknown or invalid fields. The model checks messages and sampling. */
+/**
+ * Throws CompletionError for a request with unknown or invalid fields. Other functions of this module check the
+ * messages (`plainMessages`), the sampling options (`sampling`), the constraint (`constraintOf`) and the tools
+ * (`toolsOf`).
+ */
 export function check(request: ChatCompletionRequest): void {
   if (typeof request !== "object" || (request as unknown) === null)
     throw new CompletionError("create takes an object with messages.");
@@ -153,7 +157,10 @@ export interface Constrained {
   constraint: Constraint;
 }
 
-/** Returns the constraint of a request or of its forced call. Throws CompletionError if there are several. */
+/**
+ * Returns the constraint of a request or of its forced call; null: none. `key` is the field that holds the arguments of
+ * a call. Throws CompletionError if there are several constraints.
+ */
 export function constraintOf(request: ChatCompletionRequest, tools: Tools | null, key: string): Constrained | null {
   const own = givenConstraint(request);
   if (!tools?.forced) return own;

@@ -17,7 +17,10 @@ export function folder(): URL {
   return new URL(".", document.baseURI);
 }
 
-/** Returns the addresses to which the document's security policy allows connections; null: the policy is missing. */
+/**
+ * Returns the http and https addresses to which the document's security policy allows connections; null: there is no
+ * policy, or it does not limit connections.
+ */
 export function connections(): string[] | null {
   const policy = document.querySelector<HTMLMetaElement>('meta[http-equiv="Content-Security-Policy"]')?.content;
   const found = policy && /connect-src ([^;]*)/.exec(policy)?.[1];
@@ -41,7 +44,10 @@ export class EmbeddedSource implements Source {
   }
 }
 
-/** Returns the name of the file that lists the shapes of a page without weights; null: the page has a model. */
+/**
+ * Returns the name of the file that lists the shapes (architectures with their sizes) for which a page without weights
+ * has programs; null: the page has a model.
+ */
 export const playerFile = () => document.querySelector<HTMLMetaElement>('meta[name="glgpt-player"]')?.content ?? null;
 
 /** Returns the id of the export that the page's index.html belongs to; "": index.html has no id. */

@@ -40,7 +40,10 @@ export interface PromptOptions {
 
 const refuse = (name: string, message: string) => new DOMException(message, name);
 
-/** Returns the messages of an input. Throws NotSupportedError for content other than text. */
+/**
+ * Returns the messages of an input. Throws NotSupportedError for content other than text and for the prefix of an
+ * answer, and PageError for invalid messages.
+ */
 function messagesOf(input: PromptInput): ChatMessage[] {
   if (typeof input === "string") return [{ role: "user", content: input }];
   if (!input.length) return [];
@@ -97,7 +100,7 @@ export class LanguageModelSession extends EventTarget {
     return session;
   }
 
-  /** The number of tokens of the session's messages. The maximum is `contextWindow`. */
+  /** The number of tokens of the session's messages that the model still reads. The maximum is `contextWindow`. */
   get contextUsage(): number {
     return this.used;
   }

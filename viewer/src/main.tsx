@@ -44,8 +44,8 @@ function reloadOnce(error: unknown): void {
 
 /**
  * Caches the files that the views will need, and makes the service worker cache this version's page, manifest, scripts
- * and styles. If the worker has cached them, deletes the files of previous versions. The worker, not the page, writes
- * the entries of this second group, because closing the page would interrupt a write by the page.
+ * and styles. If the worker has cached them, deletes the files of previous versions. The page leaves the manifest,
+ * scripts and styles to the worker, because closing the page would interrupt a write by the page.
  */
 async function keepVersion(glgpt: Glgpt): Promise<void> {
   const id = exportId();

@@ -42,7 +42,7 @@ export class TrainingCalls {
     return this.training.busy || together;
   }
 
-  /** Saves the training, as `pause` does, and releases its textures. */
+  /** Leaves the federation. Saves the training, as `pause` does, and releases its textures. */
   async close(): Promise<void> {
     this.federation?.leave();
     await this.training.settled();

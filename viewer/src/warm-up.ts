@@ -20,7 +20,10 @@ export class WarmUp {
     private readonly later: (recording: Recording) => Promise<string[]>,
   ) {}
 
-  /** Compiles the remaining shaders and measures kernels once the device is idle. */
+  /**
+   * Compiles the remaining shaders once the device is idle. Also measures kernels, if the browser can store the results
+   * for the next visit. Resolves when both are done, or after `ATTEMPTS` attempts.
+   */
   async atRest(): Promise<void> {
     const { model, queue } = this;
     const done = () => model.complete && (model.kernels.probe || !canRemember());

@@ -233,7 +233,7 @@ function CopyLink() {
       await navigator.clipboard.writeText(location.href);
       said.value = "Copied";
     } catch {
-      said.value = "Copy the address from the address bar"; // a page served over plain http has no clipboard
+      said.value = "Copy the address from the address bar"; // the browser forbids it, or plain http has no clipboard
     }
     setTimeout(() => (said.value = ""), 2000);
   };
@@ -268,8 +268,9 @@ function waitingFor({ done, total, compiled, shaders }: Progress): { what: strin
 }
 
 /**
- * Shows the main part of the page until the model can run: the recorded generation if this view can show one, otherwise
- * grey shapes. Shows the progress too if the page has no recorded generation; otherwise the header shows the progress.
+ * Shows the main part of the page until the model can run. If the page has a recorded generation, this is the view's
+ * `recorded` or `coming` component, or grey shapes if the view has neither; the header shows the progress. Otherwise,
+ * shows the progress and grey shapes.
  */
 function Coming({ view }: { view: View }) {
   const Shown = generation.recorded.value && (view.recorded ?? view.coming);

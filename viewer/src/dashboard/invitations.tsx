@@ -77,7 +77,10 @@ function New({ ended }: { ended: boolean }) {
   );
 }
 
-/** Shows an invitation's links for a browser and for a desktop, and a QR code of the browser's link for a phone. */
+/**
+ * Shows an invitation's link for a browser, also as a QR code for a phone, and its command for a desktop. Without
+ * `page`, the session serves no page for browsers, and only the command is shown.
+ */
 function Link({ token, page }: { token: string; page: boolean }) {
   const { browser, desktop } = links(state.base, token);
   return (
@@ -98,7 +101,7 @@ function Link({ token, page }: { token: string; page: boolean }) {
   );
 }
 
-const QUIET = 4; // width of the light border of a QR code, in modules
+const QUIET = 4; // width of the light border of a QR code, in modules (the squares of the code)
 
 function Code({ text }: { text: string }) {
   const rows = useSignal<readonly string[]>([]);

@@ -71,7 +71,7 @@ class DashboardStore {
     return tabStorage.read(this.key) as Kept | null;
   }
 
-  /** Stores the host's token and the new invitations for this tab. Returns false if the browser has no storage. */
+  /** Stores the host's token and the `tokens` of invitations for this tab. Returns false without browser storage. */
   private store(token: string): boolean {
     return tabStorage.write(this.key, { token, tokens: this.tokens.value } satisfies Kept);
   }

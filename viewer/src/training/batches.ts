@@ -44,7 +44,10 @@ export function windows(
   return { inputs, targets };
 }
 
-/** Returns the starts of an evaluation's windows: disjoint, evenly spread, with at most `tokens` ids in total. */
+/**
+ * Returns the starts of an evaluation's windows: disjoint and evenly spread, with at most `tokens` ids in total, but at
+ * least one window. Returns none if the text has fewer than `context` + 1 ids.
+ */
 export function fixedWindows(length: number, context: number, tokens: number): number[] {
   const whole = Math.floor((length - 1) / context);
   const some = Math.min(whole, Math.max(1, Math.floor(tokens / context)));

@@ -13,7 +13,10 @@ export class Between {
     return this.tasks.length > 0;
   }
 
-  /** Queues work. Resolves when the work is done. Work that a lost context interrupts is queued again. */
+  /**
+   * Queues work. Resolves when the work is done, and rejects with its error. Work that a lost context interrupts is
+   * queued again.
+   */
   add(work: () => Promise<unknown>): Promise<void> {
     return new Promise((resolve, reject) => {
       const task = async () => {

@@ -26,7 +26,10 @@ function greatest(values: Float32Array): number {
   return most;
 }
 
-/** Encodes the change from `before` to `after` as bytes and a scale; see glgpt/federation/protocol.py. */
+/**
+ * Encodes the change from `before` to `after` as bytes and a scale; `exact` encodes `after` itself. See
+ * glgpt/federation/protocol.py.
+ */
 export function encode(
   dtype: Dtype,
   after: Float32Array,

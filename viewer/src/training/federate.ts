@@ -26,7 +26,7 @@ import { isLost, type Trainer } from "./trainer";
 import type { Training } from "./training";
 
 export interface FederateOptions {
-  /** The invitation: a link that glgpt federate serve printed. */
+  /** The invitation: a link from the federation's host, as `glgpt federate serve` prints it. */
   link: string;
   /** The user's own text to train on. It does not leave this browser. */
   text?: string;

@@ -27,7 +27,10 @@ export interface FetchedText {
 /** Thrown if bytes are invalid in the encoding of a text. */
 export class WrongEncoding extends PageError {}
 
-/** Returns the URL of an address. Throws PageError unless its origin is the page's or one of `origins` (null: any). */
+/**
+ * Returns the URL of an address. Throws PageError unless this is a web address whose origin is the page's or one of
+ * `origins` (null: any origin).
+ */
 export function allowed(address: string, origins: readonly string[] | null): URL {
   let url: URL;
   try {

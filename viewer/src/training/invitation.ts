@@ -13,7 +13,7 @@ const ADVICE = {
   failed: "Join again; if it fails again, tell the host.",
 };
 
-/** Parses an invitation link into the session's address and the invitation's token. Throws PageError otherwise. */
+/** Parses an invitation link into the session's address and the invitation's token. Throws PageError for other text. */
 export function readLink(link: string): { base: string; token: string } {
   const url = URL.parse(link.trim());
   const token = url?.hash.slice(1).split("together=").at(-1)?.split("&")[0] ?? "";

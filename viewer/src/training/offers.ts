@@ -75,7 +75,11 @@ export class Offers {
     ];
   }
 
-  /** Returns a size's programs for the kernel `kept`, with which a training began, or else for this device's kernel. */
+  /**
+   * Returns a size's programs for the kernel `kept`, with which a training began. If there are none that the device can
+   * play, returns those for this device's kernel, or else the last that the device can play. Throws PageError if there
+   * are none.
+   */
   suiting(offer: Offer, kept?: string): Offer["programs"][number] {
     const { device, recording, modelOptions } = this.model();
     const buffers = Math.min(device.limits.drawBuffers, modelOptions.drawBuffers ?? Infinity);

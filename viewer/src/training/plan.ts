@@ -1,4 +1,4 @@
-// Defines the plan of a training, which is fixed when the training is created.
+// Defines the plan of a training. It is made when the training is created; only its rates may change later.
 
 import type { Offer } from "../runtime/engine/manifest";
 import type { Ids, Rates } from "./batches";

@@ -32,7 +32,10 @@ export interface RoundWork {
   onStep: (progress: Required<Progress>, due: boolean) => void;
 }
 
-/** Trains a round's steps. Resolves to the round's update; null: the round was replaced or the session has ended. */
+/**
+ * Trains a round's steps. Resolves to the round's update; null: the round was replaced, the session has ended or the
+ * page has left it.
+ */
 export async function trainRound(round: Round, work: RoundWork): Promise<Round["update"]> {
   const { message } = round;
   const { trainer, ids, terms, overtaken, onStep } = work;

@@ -63,7 +63,7 @@ export class Session {
   constructor(
     readonly plan: Plan,
     private readonly device: Device,
-    /** Creates a trainer on the device's current context and compiles its shaders. */
+    /** Creates a trainer on the device's current context and compiles its shaders. `begin`: with new parameters. */
     private readonly build: (begin: boolean) => Promise<Trainer>,
     /** Stores a checkpoint for a later visit. */
     private readonly keep: (checkpoint: Checkpoint) => Promise<void>,
@@ -164,7 +164,7 @@ export class Session {
     await this.queue.idle;
   }
 
-  /** Sets the learning rate of all further steps; `min_lr` changes by the same factor. The training must be paused. */
+  /** Sets the learning rate of all further steps; `min_lr` changes by the same factor. The training must not run. */
   setRate(lr: number): void {
     const { rates } = this.plan;
     if (this.status === "running") throw new PageError("Pause the training before changing its learning rate.");
@@ -250,7 +250,7 @@ export class Session {
     await this.note();
   }
 
-  /** Runs `work` between two steps if the training runs, else now. */
+  /** Runs `work` between two steps if the training runs, else after the work queued earlier. */
   between(work: () => Promise<unknown>): Promise<void> {
     if (this.status === "running") return this.asked.add(work);
     const now = () => this.guarded(async () => void (await work()));
@@ -303,7 +303,7 @@ export class Session {
     }
   }
 
-  /** Takes one more step and waits for its result. */
+  /** Takes one more step and waits for its result. Does nothing while the training runs. */
   async one(): Promise<void> {
     if (this.status === "running") return;
     await this.enqueue(async () => {

@@ -91,7 +91,7 @@ export class Store {
     return null;
   }
 
-  /** Deletes this tab's run, and the runs that no tab has open. */
+  /** Deletes this tab's run, and the runs that no tab has open. Without Web Locks, keeps recent runs: see `change`. */
   async forgetRuns(): Promise<void> {
     const own = this.claimed;
     this.leave();
@@ -130,8 +130,8 @@ export class Store {
   }
 
   /**
-   * Claims a run for this tab until the tab claims another run or is closed. Returns false if another tab has the run
-   * open. Without Web Locks, always returns true.
+   * Claims a run for this tab until the tab claims another run, leaves the run or is closed. Returns false if another
+   * tab has the run open. Without Web Locks, always returns true.
    */
   private async claim(id: string): Promise<boolean> {
     if (this.claimed === id) return true;

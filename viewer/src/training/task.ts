@@ -5,7 +5,7 @@ const LINE = /^([^=\n]+=)([^=\n]+)$/;
 const SEEN = 200; // number of first lines checked to recognize a task
 
 export interface Answers {
-  /** Number of scored lines: complete in a window, with a question that is not in the training text. */
+  /** Number of scored lines: see `answers`. */
   lines: number;
   /** The share of these lines with a completely correct answer. */
   exact_match: number;
@@ -37,7 +37,10 @@ export interface Window {
   hits: boolean[];
 }
 
-/** Scores the lines that are complete within a window and have a question that is not in `seen`; null: no such line. */
+/**
+ * Scores the lines that are complete within a window, have a question that is not in `seen` (the questions of the
+ * training text), and whose first answer token is not the window's first token. Returns null if there is no such line.
+ */
 export function answers(windows: readonly Window[], seen: ReadonlySet<string>): Answers | null {
   const positions: { right: number; all: number }[] = [];
   let lines = 0;

@@ -27,7 +27,7 @@ const KNOWN = [
   "schedule",
 ];
 
-/** Throws PageError for unknown options and for invalid values. */
+/** Throws PageError for unknown options and for an invalid `validation`, `evalEvery` or `sampleEvery`. */
 export function checkConfig(config: TrainConfig): void {
   const unknown = Object.keys(config).find((key) => !KNOWN.includes(key));
   if (unknown) throw new PageError(`config has no option ${unknown}; expected ${KNOWN.join(", ")}.`);
@@ -50,7 +50,7 @@ const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
 /**
  * Returns the requested settings, with the offer's defaults for missing ones. Derives a missing `min_lr` or `warmup` as
- * the desktop does.
+ * the desktop does. Throws PageError for invalid settings.
  */
 export function rates(offer: Offer, asked: Partial<Rates>): Rates {
   const steps = asked.steps ?? offer.settings.steps;

@@ -39,7 +39,7 @@ export class TrainedModels {
     return this.beside(offer, "mine", bpe, session.weights, kernel);
   }
 
-  /** Returns a saved model. The files are not kept in memory but read again after a lost context. */
+  /** Returns a saved model. The files are not kept in memory, but read again whenever its textures are filled. */
   async saved(files: readonly File[]): Promise<Beside> {
     await this.offers.ready();
     const { offer, bpe, state } = this.read(await chosenFiles(files));

@@ -313,7 +313,7 @@ export class Trainer {
     return vector;
   }
 
-  /** Sets the parameters from a vector that `parameters` returned. Keeps the moments and AdamW's step count. */
+  /** Sets the parameters from a vector as `parameters` returns it. Keeps the moments and AdamW's step count. */
   setParameters(vector: Float32Array): void {
     if (vector.length !== this.offer.count) {
       throw new PageError(`The vector has ${vector.length} values; this size has ${this.offer.count} parameters.`);

@@ -59,7 +59,7 @@ interface Run {
   seed: number;
   evalEvery: number;
   sampleEvery: number;
-  /** The kernel with which the training began. It is not changed, because another kernel sums in another order. */
+  /** The kernel with which the training began; kept if possible, because another kernel sums in another order. */
   kernel?: string;
 }
 
@@ -178,7 +178,7 @@ export class Training {
     return kept && this.open(kept.run, kept.checkpoint);
   }
 
-  /** Resumes from a saved model, on the given text. */
+  /** Opens a paused session that continues a saved model on the given text. Replaces the current session. */
   load(files: Files, text: string): Promise<Session> {
     return this.queue.run(() => this.loaded(files, text));
   }

@@ -1,5 +1,7 @@
-// Draws the attention of the current text on the device. The entries (recorded lists of passes) `attention_LAYER_N` and
-// `ahead_LAYER_N` compute it for N tokens. Only single rows are read back, to show their values.
+// Draws the attention of the current text on the device. Two kinds of entries (recorded lists of passes) compute a
+// layer's values for N tokens: `attention_LAYER_N` the scores and weights of N queries, `ahead_LAYER_N` the raw scores
+// of N keys with the queries before each key, which the causal mask hides. Only single rows are read back, to show
+// their values.
 
 import { plan, sizes } from "../../runtime/engine/chunks";
 import { unpack } from "../../runtime/engine/layout";
@@ -132,7 +134,10 @@ export class Attention {
     return must(name === undefined ? undefined : outputs?.[name], `${part} of layer ${layer}`);
   }
 
-  /** Plays the entries for tokens `from` to `total - 1` in chunks, and calls `use` with the values of each chunk. */
+  /**
+   * Plays the entries for tokens `from` to `total - 1` in chunks, and calls `use` with the values of each chunk. For a
+   * remote layer, calls `use` once with the fetched values of all tokens, if they were fetched.
+   */
   private each(layer: number, from: number, total: number, kind: Kind, use: (slab: Slab) => void): void {
     const { player, manifest } = this.model;
     const scores = kind !== "pattern";

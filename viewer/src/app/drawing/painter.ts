@@ -244,7 +244,10 @@ export class Painter {
     });
   }
 
-  /** Draws `rows` x `cols` values of a texture into a cell of the strip. If `measure`, first estimates their range. */
+  /**
+   * Draws `rows` x `cols` values of a texture into a cell of the strip, folded into `fold` columns (0: not folded). If
+   * `measure`, first estimates the range of the values.
+   */
   cell(
     size: readonly [number, number],
     cell: Cell,
@@ -291,7 +294,7 @@ export class Painter {
 
   /**
    * Resizes the drawing canvas before the first picture. Sets each dimension in a separate task, because setting one
-   * waits twice for the driver.
+   * waits twice for the driver: setting both in one task would block the page for longer.
    */
   async resizeAhead(width: number, height: number): Promise<void> {
     const { canvas } = this.device;

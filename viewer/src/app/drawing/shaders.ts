@@ -14,7 +14,10 @@ vec4 paint(float v) {
 }
 `;
 
-/** Draws a layer's scores or weights, heads side by side. Token t's texture row: (t - first) * heads + head. */
+/**
+ * Draws a layer's scores or weights: all heads side by side, one head, or the mean of the heads. Token t's texture row:
+ * (t - first) * heads + head.
+ */
 export const ATTENTION = `${COMMON}${SIGNED}
 out vec4 color;
 uniform FLOAT_SAMPLER u_x;

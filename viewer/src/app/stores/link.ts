@@ -12,7 +12,7 @@ export interface Param<T> {
   format: (value: T) => string | null;
   /** Returns the value to use if the link has no valid text. */
   default: () => T;
-  /** True if an entry of the browser's history restores the parameter; false for settings of the text. */
+  /** True if going back in the browser's history restores the parameter; false for settings, such as the prompt. */
   history: boolean;
 }
 
@@ -67,7 +67,7 @@ export const parseWithin = (most: number) => (text: string) => {
   return value === undefined ? undefined : Math.min(Math.max(0, value), most);
 };
 
-/** Returns a non-negative integer; undefined if the text is not a number. */
+/** Returns the number in a text, rounded down and at least 0; undefined if the text is not a number. */
 export function parseWhole(text: string): number | undefined {
   const value = parseNumber(text);
   return value === undefined ? undefined : Math.min(Math.max(0, Math.floor(value)), Number.MAX_SAFE_INTEGER);

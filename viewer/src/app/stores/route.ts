@@ -65,7 +65,7 @@ const DRAWN_MS = 80; // ms until a view that was opened is rendered
 class RouteStore {
   /** Null until the address is read. */
   readonly view = signal<ViewName | null>(null);
-  /** Unknown keys of the link that the page was opened with. */
+  /** The keys of the link that was read last which no view and no setting has. */
   readonly unknown = signal<readonly string[]>([]);
   /** The link that was read last. */
   readonly link = signal(new URLSearchParams());

@@ -85,8 +85,9 @@ class SettingsStore {
   }
 
   /**
-   * Restores the prompt and the length that were last used with the model `used`, which has replaced `before`. A
-   * sampling setting that has the value recommended for `before` gets the value recommended for `used`.
+   * Restores the prompt and the length that were last used with the model `used`, which has replaced `before`. If
+   * `used` is new, keeps the length, and shortens the prompt to half the context. A sampling setting that has the value
+   * recommended for `before` gets the value recommended for `used`.
    */
   adopt(before: Used, used: Used): void {
     this.asked.set(before, { prompt: this.prompt.value, tokens: this.tokens.value });

@@ -15,8 +15,8 @@ export interface Axes {
 }
 
 /**
- * Returns the row and column labels of an activation, weight or cache of this size. The first row of an activation
- * belongs to token `start`.
+ * Returns the row and column labels of an activation, weight or cache of this size. The first row belongs to token
+ * `start` in an activation, and to the first token of the text in a cache.
  */
 export function axesOf(
   model: Model,

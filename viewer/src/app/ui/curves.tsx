@@ -1,4 +1,4 @@
-// Line charts over training steps, drawn by uPlot in the page's colours.
+// Line charts over training steps or rounds, drawn by uPlot in the page's colours.
 
 import { useEffect, useRef } from "preact/hooks";
 import "./locale"; // imported before uPlot, which reads the language while it loads

@@ -17,7 +17,7 @@ class AttentionStore {
   readonly layer = signal(0);
   /** A head, or MEAN. */
   readonly head = signal(0);
-  /** True if no head was chosen: the view then selects the sharpest head. */
+  /** True if no head was chosen: the view then selects the sharpest head (`sharpest` in drawing/attention.ts). */
   readonly sought = signal(true);
   /** Pinned heads, as `layer.head`. */
   readonly beside = signal<string[]>([]);

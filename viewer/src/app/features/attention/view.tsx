@@ -23,7 +23,7 @@ import style from "./style.module.css";
 const ARCS = 10; // maximum number of arcs; they lead to the tokens with the largest weights
 const NAMED = 3; // number of tokens that the heading lists: the ones with the largest weights
 const LINE = 30; // height in pixels of a line of text with arcs
-const MIN_TOKENS = 12; // minimum number of tokens to search for the head with the sharpest attention
+const MIN_TOKENS = 12; // minimum number of tokens to search for the sharpest head (`sharpest` of drawing/attention.ts)
 const LABELS = 88; // size in pixels of the labels at the left and the top of an enlarged head
 const MIN_LABELLED_CELL = 11; // minimum pixels per cell for token labels to be legible
 const KIND_NAMES: Record<Kind, string> = {
@@ -337,7 +337,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const scroll = useRef<HTMLDivElement>(null);
-  const zoom = useSignal(0); // pixels per cell; 0: fit to the width
+  const zoom = useSignal(0); // pixels per cell; 0: fit to the width, but keep labels legible
   const room = useSignal(480);
   const kept = useRef({ tokens: generation.read.value, from: generation.readFrom.value });
   const above = useSignal<{ s: number; values: Float32Array } | null>(null);
@@ -507,8 +507,8 @@ function softmax(scores: Float32Array): Float32Array {
 }
 
 /**
- * Shows the text. Each token is shaded by how much the token of `row` attends to it. Arcs lead to the `ARCS` tokens
- * with the largest weights.
+ * Shows the text. Each token is shaded by how much the token of `row` attends to it. Arcs lead to at most `ARCS` other
+ * tokens, those with the largest weights, if these exceed 1%.
  */
 function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; pointed: Signal<number | null> }) {
   const box = useRef<HTMLDivElement>(null);

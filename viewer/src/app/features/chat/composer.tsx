@@ -49,7 +49,7 @@ export function Field({ label, value, placeholder = "", focused = false, onInput
       value={value}
       onInput={(event) => onInput(event.currentTarget.value)}
       onKeyDown={(event) => {
-        if (event.isComposing) return; // this Enter confirms a word of an input method (IME)
+        if (event.isComposing) return; // the key belongs to an input method (IME): Enter confirms a word
         if (event.key === "Escape" && onEscape) {
           event.preventDefault(); // otherwise, the view would also stop the answer
           onEscape();

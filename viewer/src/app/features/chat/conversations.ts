@@ -9,7 +9,7 @@ import { tabStorage } from "../../../runtime/io/storage";
 
 export interface Conversation {
   id: string;
-  /** The first line of the first message. */
+  /** The first line of the user's first message, shortened; for a file without one, the file's name. "": no message. */
   title: string;
   /** The text of the system message; "": none. */
   system: string;
@@ -94,8 +94,8 @@ export class Conversations {
   }
 
   /**
-   * Stores a conversation and returns its id. If another tab has changed the conversation since this tab opened or
-   * stored it, stores a copy and returns the id of the copy. Calls must not overlap.
+   * Stores a conversation, unless it has no messages, and returns its id. If another tab has changed the conversation
+   * since this tab opened or stored it, stores a copy and returns the id of the copy. Calls must not overlap.
    */
   async store(conversation: Conversation): Promise<string> {
     const { id, changed, messages } = conversation;

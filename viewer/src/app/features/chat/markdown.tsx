@@ -138,7 +138,7 @@ function Inline({ token }: { token: Token }) {
   }
 }
 
-/** Replaces HTML entities such as `&lt;`, which a model may write, with the characters that they stand for. */
+/** Replaces the entities of `known`, which a model may write, such as `&lt;`, with the characters they stand for. */
 function unescaped(text: string): string {
   const known: Record<string, string> = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#39;": "'" };
   return text.replace(/&(lt|gt|amp|quot|#39);/g, (entity) => known[entity]!);

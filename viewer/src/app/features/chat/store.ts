@@ -29,7 +29,7 @@ class ChatStore {
   readonly draft = signal("");
   readonly system = signal("");
   readonly length = signal(CHAT_TOKENS);
-  /** The message that is edited; null: none. */
+  /** The index of the message that is edited; null: none. */
   readonly editing = signal<number | null>(null);
   /** A notice or an error. */
   readonly status = signal("");
@@ -61,7 +61,7 @@ class ChatStore {
     limit: models.ready?.manifest.config.n_positions ?? 0,
   }));
 
-  /** A warning if the next message may not fit the context together with the oldest messages; "": it will fit. */
+  /** A warning if the next message may not fit the context together with the oldest messages; "": no warning. */
   readonly warning = computed(() => {
     const { tokens, limit } = this.context.value;
     if (!tokens || this.answering.value || tokens + reserved(this.length.value, limit) <= limit + 1) return "";
@@ -106,7 +106,7 @@ class ChatStore {
     await this.again();
   }
 
-  /** Replaces a message of the user and everything after it. */
+  /** Replaces a message of the user by `text`, removes everything after it, and answers the new message. */
   async edit(index: number, text: string): Promise<void> {
     await this.stop();
     this.editing.value = null;
@@ -117,8 +117,8 @@ class ChatStore {
   }
 
   /**
-   * Generates the last part of the answer that ends the text again, from a position on; `instead` replaces the token at
-   * this position. Removes the messages after the answer.
+   * Repeats the generation of the answer with which the text ends, from a position of the text on; `instead` replaces
+   * the token at this position. Removes the messages after the answer.
    */
   async continueAt(position: number, instead?: number): Promise<void> {
     await this.stop();
@@ -134,7 +134,8 @@ class ChatStore {
 
   /**
    * Shows an answer, as the tokens that the model wrote, in all views. An answer of a stored conversation is encoded
-   * again. Returns false if encoding failed, or if another conversation or answer was opened before encoding ended.
+   * again. Returns false if an answer is being generated, if encoding failed, or if another conversation was opened or
+   * an answer was begun before this call ended.
    */
   async inspect(message: number): Promise<boolean> {
     if (this.answering.value) return false;
@@ -205,7 +206,10 @@ class ChatStore {
     if (found) this.follow(id, found);
   }
 
-  /** Shows this conversation as another tab has stored it, unless this tab is changing it. */
+  /**
+   * Called when another tab has stored the conversation `id`, or has removed it (`found` is undefined). If it is the
+   * current conversation, shows the other tab's version, unless this tab is changing the conversation.
+   */
   private follow(id: string, found: Conversation | undefined): void {
     if (id !== this.current.value.id || this.answering.value || this.editing.value !== null) return;
     if (this.saves.restingMs < 0) {

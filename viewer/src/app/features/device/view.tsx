@@ -30,7 +30,8 @@ function DeviceView() {
   const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
     (role) => info.textureBytes[role] ?? 0,
   );
-  // bytes of the separate textures for each layer's queries, which exist while Attention or Passes is shown
+  // bytes that a separate texture for each layer's queries adds: Attention and Passes create these textures; the next
+  // generation while neither is shown releases them
   const queries = bytesOfQueries(generate, queriesOf(model, generate));
   const now = player.separated ? queries : 0;
   const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);
@@ -99,7 +100,10 @@ function DeviceView() {
   );
 }
 
-/** Lists how long each kernel took on this device, the fastest first. */
+/**
+ * Lists the times measured on this device, the shortest first: of each kernel, and of each layout of one-row products
+ * (contiguous or strided columns), with each way to fetch texels.
+ */
 function Measurements({ of }: { of: readonly (readonly [string, number])[] }) {
   if (!of.length) return <p class={classes(ui.dim, style.measurements)}>Not measured yet on this device</p>;
   const longest = Math.max(...of.map(([, ms]) => ms));

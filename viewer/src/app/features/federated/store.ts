@@ -38,7 +38,11 @@ class FederatedStore {
     tabStorage.write(KEY, { link: this.link.value, name: this.name.value, joined } satisfies Remembered);
   }
 
-  /** Called when the panel is first shown: fills in the invitation that the address has, or rejoins after a reload. */
+  /**
+   * The first call fills in the name that this tab has stored, and the stored invitation unless the address has one. If
+   * a reload of the tab interrupted a federation, rejoins it unless the address has another invitation. Further calls
+   * do nothing.
+   */
   open(): void {
     if (this.opened) return;
     this.opened = true;

@@ -120,7 +120,7 @@ function shiftOf(tok: Tok, i: number) {
 
 const signed = (by: number) => (Math.abs(by) < 0.005 ? "0.00" : `${by > 0 ? "+" : "−"}${Math.abs(by).toFixed(2)}`);
 
-/** Returns the mean change of log-probability over the original text, in nats per token; null: not computed yet. */
+/** Returns the mean of `interventions.shifts` over the generated tokens, in nats per token; null: not computed yet. */
 function meanShift(whole: readonly Tok[]): number | null {
   const all = [...(interventions.shifts.value ?? [])].filter((by, i) => !whole[i]?.given && Number.isFinite(by));
   return all.length ? all.reduce((a, b) => a + b, 0) / all.length : null;
@@ -150,7 +150,10 @@ export function Verdict({ whole, differs }: { whole: readonly Tok[]; differs: bo
   );
 }
 
-/** Describes by how much the change of the model moved the log-probability of the token in the original text. */
+/**
+ * Describes by how much the change of the model moved the log-probability of `whole`, the original text's token.
+ * Returns "" if this token is not among the alternatives to `now`, the changed text's token.
+ */
 function changed(whole: Tok | undefined, now: Tok | undefined): string {
   const p = now?.top?.find((c) => c.id === whole?.id)?.p;
   if (!whole?.p || !p) return "";

@@ -92,7 +92,10 @@ export function AblateButtons({ block, token }: { block: number; token: number }
 
 const STRENGTHS = [-1, 0, 0.5, 2, 4, 8];
 
-/** Shows a menu for an intervention's factor: 0 switches a part off, 2 doubles what the part adds to the stream. */
+/**
+ * Shows a menu for an intervention's factor: 0 switches a part off, 2 doubles what the part adds to the residual
+ * stream. When steering, the factor multiplies the direction.
+ */
 export function Strength({ of }: { of: string }) {
   const change = parseIntervention(of);
   const known = [...new Set([...STRENGTHS, change.factor])].sort((a, b) => a - b);

@@ -24,7 +24,10 @@ class OpenStore {
   readonly problem = signal("");
   /** The model that can be loaded. */
   readonly found = signal<Openable | null>(null);
-  /** The address of the model that the link to this page names, until the visitor has decided whether to fetch it. */
+  /**
+   * The address of the model that the link to this page names, until the model is fetched, the visitor declines or
+   * files are opened; null: none.
+   */
   readonly link = signal<URL | null>(null);
   /** The models in this browser's storage; if `keep` is true, the model that is loaded next is added to them. */
   readonly kept = signal<readonly Kept[]>([]);
@@ -128,7 +131,7 @@ class OpenStore {
     this.stop?.abort();
   }
 
-  /** Forgets the link, or the file that was opened. */
+  /** Forgets the link, the model that was found, and the error. */
   reset(): void {
     this.link.value = null;
     this.found.value = null;

@@ -24,7 +24,8 @@ function Marked({ text }: { text: string }) {
 
 /**
  * Splits a shader into the prelude that the recorder generates and the shader's own code after it. The last line of the
- * prelude defines a `STORE_` macro.
+ * prelude defines a `STORE_` macro. If a pass combines several shaders, all text before the last shader's own code
+ * counts as prelude.
  */
 export function split(text: string): [string, string] {
   const lines = text.split("\n");

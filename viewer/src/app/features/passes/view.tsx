@@ -360,12 +360,12 @@ interface Outcome {
   top: readonly Candidate[];
 }
 
-const TOKEN = "token"; // the texture of one texel that holds the id of the chosen token
+const TOKEN = "token"; // the texture whose first number is the id of the chosen token
 const LIKELIEST = 5;
 
 const writesToken = (pass: Pass) => pass.outputs.some(([texture]) => texture === TOKEN);
 
-/** Shows the token that the last pass chose: the one with the greatest logit. The previous pass computed the logits. */
+/** Shows the token that the last pass chose: the one with the greatest logit. Earlier passes computed the logits. */
 function Chosen({ entry, at }: { entry: Entry; at: number }) {
   const found = useSignal<Outcome | null>(null);
   const busy = generation.running.value;
@@ -492,7 +492,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
   );
 }
 
-/** Shows an input of a pass: a link to its texture, and a link to the pass that last wrote the texture. */
+/** Shows an input of pass `at`: a link to its texture, and a link to the last earlier pass that wrote it, if any. */
 function Link({ entry, at, name, move }: { entry: Entry; at: number; name: string; move: (at: number) => void }) {
   const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
   return (
@@ -509,7 +509,10 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
   );
 }
 
-/** Returns the row and column labels of a pass's output. Only activations and caches have labels. */
+/**
+ * Returns the row and column labels of a pass's output. Activations and caches have labels, and so do matrices outside
+ * the blocks with a row or column for each token of the vocabulary.
+ */
 function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
   const { model } = engine();
   const { view, rows } = outcome(model, entry, pass, texture);

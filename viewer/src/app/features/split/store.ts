@@ -19,10 +19,13 @@ const LATEST = 32; // tokens that the means cover
 class SplitStore {
   readonly status = signal<SplitStatus>("idle");
   readonly problem = signal("");
-  /** The last token's round trip, and totals over all tokens. */
+  /** The latest round trip (null: the latest tokens needed none), and totals over all tokens. */
   readonly last = signal<Crossing | null>(null);
   readonly total = signal({ tokens: 0, sent: 0, received: 0, reconnects: 0, guessed: 0, accepted: 0 });
-  /** True if the page guesses tokens ahead; null: only while the network takes longer than page and server together. */
+  /**
+   * True if the page guesses tokens ahead; null: only while latency is high, which means that the network takes longer
+   * than page and server together, and longer than a minimum (`highLatency` in runtime/engine/split.ts).
+   */
   readonly speculate = signal<boolean | null>(null);
   readonly mean = signal<Way>(NONE);
   /** The number of blocks that run in the page, and the means for each number that was tried. */

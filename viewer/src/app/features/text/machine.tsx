@@ -440,7 +440,7 @@ function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
   );
 }
 
-/** True if the visitor has moved this stage's block to the server with the split slider. */
+/** True if the visitor has moved this stage, of a block or the logits, to the server with the split slider. */
 function isThere({ column }: Stage): boolean {
   const { model } = engine();
   return model.placement.movable && split.here.value < model.manifest.config.n_layer && column > split.here.value;

@@ -95,7 +95,7 @@ export function Sampling() {
   const tok = tokens.value[at];
   useDevice(
     async (model) => {
-      if (model.split) return; // the server of a split model sends only the likeliest tokens
+      if (model.split) return; // a server that computes the logits sends only the likeliest tokens
       if (busy || at < 1 || generation.ids.value.length <= at || found.value?.key === key) return;
       const { top, level } = await probabilities(model, generation.ids.value.slice(0, at + 1), at, vocab_size);
       found.value = { at, key, all: top ?? [], level };

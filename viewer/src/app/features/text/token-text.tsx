@@ -1,4 +1,5 @@
-// Shows the tokens of a text, shaded by how much each surprises the model, and the alternatives to the chosen token.
+// Shows the tokens of a text, and the alternatives to the chosen token. Generated tokens are shaded by how much they
+// surprise the model.
 
 import { Component, type ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
@@ -137,7 +138,7 @@ export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesP
     };
   }, [at]);
   const best = tok.top?.[0]?.p ?? 1;
-  const drawn = tok.sampled !== undefined; // false for a token of the prompt
+  const drawn = tok.sampled !== undefined; // false for a token of the prompt or of a stored answer
   const again = (event: MouseEvent) => {
     settings.reseed();
     onContinue(event);

@@ -296,7 +296,7 @@ function Text() {
     next.focus();
   });
   useEffect(() => {
-    // listens on the window, because a token that was chosen with the mouse does not have the focus
+    // listens on the window, because pointing at a token chooses it without focusing it
     const leave = (event: KeyboardEvent) => {
       if (event.key === "Escape") chosen.value = null;
     };

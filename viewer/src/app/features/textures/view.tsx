@@ -1,5 +1,5 @@
-// The Textures view: lists all textures by name (activations, weights, and persistent state such as caches) and shows
-// the values of the selected one.
+// The Textures view: lists the textures of a block by name (activations, weights, and persistent state such as caches)
+// and shows the values of the selected one.
 
 import { Grid3x3 } from "lucide";
 import { useSignal } from "@preact/signals";
@@ -245,7 +245,7 @@ function Size({ of: view }: { of: View | undefined }) {
   ) : null;
 }
 
-/** Returns the number of rows in use. The other rows are the padding of a chunk, or rows of a cache after the text. */
+/** Returns the number of rows in use. The other rows are the padding of a chunk, or rows of a cache after the chunk. */
 function rowsOf(model: Model, name: string, { view, chunk }: Found): number {
   const { activations } = model.manifest;
   const { kind, heads } = activations.get(name)!;
@@ -283,7 +283,7 @@ async function playActivation(model: Model, ids: readonly number[], name: string
 
 /**
  * Returns a weight, a persistent state after the text, or a scratch texture after the pass that is selected in the
- * Passes view. Plays the passes that this needs.
+ * Passes view. Plays the passes that this needs. Returns null if the programs have no such texture or entry.
  */
 async function playState(model: Model, ids: readonly number[], name: string, memory: boolean): Promise<Subject | null> {
   const { player, programs } = model;

@@ -1,4 +1,4 @@
-// The guided tour: a card for each view, with a question that the view answers; `#tour=3` opens the third card.
+// The guided tour: each card opens a view and asks a question that the view answers; `#tour=3` opens the third card.
 
 import { Compass } from "lucide";
 import { useEffect } from "preact/hooks";
@@ -16,8 +16,8 @@ import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
 /**
- * Returns the name of the activation of a block's hidden MLP layer. The machine shows this activation in the last stage
- * that adds to the residual stream.
+ * Returns the name of the activation of a block's hidden MLP layer. The machine, the diagram of the Text view, shows
+ * this activation in the MLP's stage, the last of the block's stages with a part in `adds`.
  */
 function hiddenLayer(block: number): string {
   const { names } = engine().model;

@@ -19,7 +19,7 @@ import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
 const COUNTED = 2_000_000; // maximum characters of a text whose n-grams are counted before the training starts
-const LOOK_MS = 700; // minimum ms between two drawings of the textures
+const LOOK_MS = 700; // minimum ms between two drawings of the same texture while the training runs
 
 const swatch = (color: string) => ({ background: `var(${color})` });
 

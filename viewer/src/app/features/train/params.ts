@@ -43,7 +43,10 @@ function usual(settings: SettingsStore, name: (typeof NUMBERS)[number]): number 
   return name === "evalEvery" || name === "sampleEvery" ? 50 : settings.offer()?.settings[name];
 }
 
-/** The parameters of the settings. A link with them reproduces a training; it never has the visitor's own text. */
+/**
+ * The parameters of the settings. A link with them reproduces a training on one of the page's data sets; it never has
+ * the visitor's own text.
+ */
 export class TrainParams {
   private readonly size: LateParam;
   private readonly vocabulary: LateParam;
@@ -93,7 +96,10 @@ export class TrainParams {
     ];
   }
 
-  /** Applies the settings of the link and returns the data set that it names; ignores what the page does not offer. */
+  /**
+   * Applies the settings of the link; ignores a size or tokenizer that the page does not offer. Returns the name of the
+   * data set that the link has, whether or not the page offers it; null: none.
+   */
   apply(): string | null {
     const { size, vocabulary, settings } = this;
     const [name, tokens] = [size.came.peek(), vocabulary.came.peek()];

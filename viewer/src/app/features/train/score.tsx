@@ -112,7 +112,7 @@ const FORESEEN: readonly (readonly [string, string])[] = [
   ],
 ];
 
-/** Before the first score, describes the results that a score will show. */
+/** Describes, before the first score, the results that a score will show. */
 function Foreseen() {
   return (
     <>

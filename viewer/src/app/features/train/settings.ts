@@ -26,7 +26,7 @@ export class SettingsStore {
   };
   readonly shape = signal<Schedule>("cosine");
 
-  /** Selects a size and its default schedule. */
+  /** Selects a size with its tokenizer, and its default schedule. */
   readonly choose = (offer: Offer): void => {
     this.preset.value = offer.name;
     this.tokenizer.value = offer.tokenizer;

@@ -96,7 +96,10 @@ function Own({ fixed }: { fixed: boolean }) {
 
 const ENCODINGS = { "utf-8": "UTF-8", "windows-1252": "Latin-1", "utf-16le": "UTF-16" };
 
-/** Shows buttons that fetch books, and a form that fetches a text from an address. Only a click fetches anything. */
+/**
+ * Shows buttons that fetch books, and a form that fetches a text from an address. Nothing is fetched before the visitor
+ * presses a button or submits the form.
+ */
 function Fetched({ fixed }: { fixed: boolean }) {
   const address = useSignal("");
   const { books } = train.index.value!;

@@ -1,4 +1,4 @@
-// The Write step: generates text with the trained model, shows it on the other tabs, and saves or loads it.
+// The Write step: generates text with the trained model, shows the model on the other tabs, and saves or loads models.
 
 import { useSignal } from "@preact/signals";
 import { NumberField } from "../../ui/number";
