@@ -78,7 +78,7 @@ def export(
             prompts = Prompts.load(held.path, held.config, options.prompts)
             options = replace(
                 options,
-                dtype=options.dtype or ("f32" if options.split else default_dtype(held)),  # f32 even for GGUF
+                dtype=options.dtype or default_dtype(held),  # with a split, also what servers use
                 name=options.name or checkpoint.name,
                 trained_on=options.trained_on or prompts.page.trained_on,
                 reading=options.reading or Reading(),
@@ -124,7 +124,8 @@ def _write(
     part = split.part(config) if split else Part.whole(config)
     phase("recording programs")
     formats = weight_formats(checkpoint, options.dtype)
-    caches = cache_format(config, formats, device.get("cache_dtype", "auto"))
+    asked = device.get("cache_dtype", "auto")
+    caches = cache_format(config, formats, "f32" if split and asked == "auto" else asked)  # servers' caches are f32
     device = device | {"cache_dtype": caches}
     programs, recordings = record_page(config, formats, part, split, caches)  # first: fails if the model is too large
     layouts = weight_layouts(programs[recordings[0]["generate"]], config)

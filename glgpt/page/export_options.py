@@ -26,7 +26,7 @@ class ExportOptions:
     With `single_file`, the page is one HTML file that opens from disk. With `embed`, the export is not a page but the
     module `glgpt.js` for other pages, with an example of its use.
 
-    `dtype` is the format of the weights (default: "stored" for GGUF files without `split`, else "f32").
+    `dtype` is the format of the weights (default: "stored" for GGUF files, else "f32").
 
     `name` is the model's name in the page (default: `Checkpoint.name`). The page opens with the first of `prompts` and
     offers all of them (default: those of the model's `page.json`, else neutral ones); an instruct model gets them in

@@ -14,6 +14,7 @@ from helpers.small_page import small_page
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
+from glgpt.page.split import SplitPage
 from glgpt.program.layout import Layout
 
 
@@ -25,7 +26,9 @@ def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: py
     model = llama(tmp_path / "model.gguf", "Q4_1")
     with few_recordings("4x4"):
         manifest = export(model, tmp_path / "out", ExportOptions("stored"), device="software")
-    assert manifest["dtype"] == "q4"
+        split = SplitPage(1, "ws://127.0.0.1:8043")
+        halved = export(model, tmp_path / "split", ExportOptions(split=split), device="software")
+    assert manifest["dtype"] == halved["dtype"] == "q4"  # servers of a split model also keep the file's types
     program = json.loads((tmp_path / "out" / manifest["recordings"][0]["generate"]).read_text())
     view = program["views"]["embed_tokens.weight"]
     assert view["dtype"] == "q4"
