@@ -50,8 +50,11 @@ class Reading:
 
 
 def _origin(address: Any) -> str:
-    parts = urlsplit(str(address))
-    origin = f"{parts.scheme}://{parts.netloc}"
+    try:
+        parts = urlsplit(str(address))
+        origin = f"{parts.scheme}://{parts.netloc}"
+    except ValueError:  # such as http://[
+        origin = ""
     if not _ORIGIN.fullmatch(origin):
         raise ArgumentError(f"{quoted(address, 300)} is not a server's address, such as https://books.example")
     return origin

@@ -25,7 +25,10 @@ def is_address(host: str) -> bool:
 
 def is_web_address(text: str) -> bool:
     """True if a text is an http or https URL of visible ASCII without quotation marks, < > and backslashes."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # such as http://[
+        return False
     plain = re.fullmatch(r"[\x21-\x7e]+", text) and not re.search(r"[\"'<>\\]", text)
     return bool(plain and parts.scheme in ("http", "https") and parts.hostname)
 

@@ -228,8 +228,9 @@ def test_the_page_has_the_name_that_it_is_given(goldens: Path, tmp_path: Path) -
 def test_a_page_names_its_source(goldens: Path, tmp_path: Path) -> None:
     source = "https://example.org/glgpt?tab=readme"
     assert export(goldens / "one-f16", tmp_path / "out", ExportOptions(source=source))["source"] == source
-    with pytest.raises(GlgptError, match="--source javascript:alert\\(1\\) is not a web address"):
-        export(goldens / "one-f16", tmp_path / "out", ExportOptions(source="javascript:alert(1)"))
+    for wrong in ("javascript:alert(1)", "http://["):
+        with pytest.raises(GlgptError, match=f"--source {re.escape(wrong)} is not a web address"):
+            export(goldens / "one-f16", tmp_path / "out", ExportOptions(source=wrong))
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(goldens: Path, tmp_path: Path) -> None:
