@@ -42,9 +42,21 @@ def written(value: object, limit: int = 80) -> str:
         half = limit // 2  # shortened first: escaping takes time proportional to the length
         return quoted(repr(value if len(value) <= limit else f"{value[:half]}…{value[-half:]}"), limit + 4)
     if isinstance(value, int) and abs(value) >= 10**limit:
-        return f"a number of about {round(value.bit_length() * 0.30103)} digits"
+        return _described(value)
     return quoted(_REPR.repr(value), limit)
 
 
-_REPR = reprlib.Repr()
+def _described(value: int) -> str:
+    return f"a number of about {round(value.bit_length() * 0.30103)} digits"
+
+
+class _Repr(reprlib.Repr):
+    """Describes huge integers within lists, whose digits Python refuses to convert."""
+
+    def repr_int(self, value: int, level: int) -> str:
+        """Returns an integer's digits, or its description."""
+        return _described(value) if abs(value) >= 10**100 else repr(value)
+
+
+_REPR = _Repr()
 _REPR.maxlong = _REPR.maxother = 100

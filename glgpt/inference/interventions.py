@@ -82,7 +82,7 @@ class Steer(Intervention):
 
     def edits(self, config: ModelConfig) -> list[Edit]:
         """Returns one edit."""
-        (activation,) = _parts(config, self.name, False)
+        activation = _one(config, self.name)
         values = floats("a direction", self.direction) * np.float32(_factor(self.factor))
         first = integer("first", self.first)
         shape = (activation.heads, activation.width) if activation.kind == "cache" else (activation.row_width,)
@@ -107,7 +107,7 @@ class Patch(Intervention):
 
     def edits(self, config: ModelConfig) -> list[Edit]:
         """Returns one edit."""
-        (activation,) = _parts(config, self.name, False)
+        activation = _one(config, self.name)
         values, first = floats("values", self.values), integer("first", self.first)
         count = values.shape[-2] if activation.per_head and values.ndim == 3 else len(values) if values.ndim else 0
         shown = f"values of {activation.name} are [{activation.dims}]"
@@ -142,7 +142,7 @@ class Attend(Intervention):
             raise GlgptError(f"pattern {written(self.pattern)} is not one of {', '.join(ops.PATTERNS)}")
         known = config.activations
         own = [a for a in known.values() if a.kind == "pattern" and a.name.startswith(f"{self.name}.")]
-        (activation,) = own if len(own) == 1 else _parts(config, self.name, False)
+        activation = own[0] if len(own) == 1 else _one(config, self.name)
         if activation.kind != "pattern":
             raise GlgptError(f"{activation.name} is not an attention pattern; name one such as {in_block(0, PATTERN)}")
         number = 1 + ops.PATTERNS.index(self.pattern)
@@ -187,6 +187,14 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
         if by_head and a.kind not in PER_HEAD:
             raise GlgptError(f"{a.name} has no heads; omit head")
     return found
+
+
+def _one(config: ModelConfig, name: str) -> Activation:
+    """Returns the activation of this name or part. Raises GlgptError if there is none, or if there are several."""
+    found = _parts(config, name, False)
+    if len(found) > 1:
+        raise GlgptError(f"{quoted(name)} has several activations; name one: {', '.join(a.name for a in found)}")
+    return found[0]
 
 
 def _of_head(activation: Activation, head: int | None) -> NDArray[np.bool_]:

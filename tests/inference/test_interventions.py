@@ -192,3 +192,13 @@ def test_the_memory_limit_holds_for_interventions(goldens: Path) -> None:
         pytest.raises(GlgptError, match=r"capturing these activations needs .* allow more"),
     ):
         logits(model, IDS, Ablate("h.0.attn"))
+
+
+def test_one_activation_is_steered_or_patched(goldens: Path) -> None:
+    with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
+        zeros = np.zeros((1, model.config.n_embd), np.float32)
+        for change in (Steer("h.0", zeros[0]), Patch("h.0", zeros)):
+            with pytest.raises(GlgptError, match=r"h\.0 has several activations; name one: h\.0\."):
+                logits(model, IDS, change)
+        with pytest.raises(GlgptError, match="must be an array of numbers"):
+            logits(model, IDS, Steer("h.0.resid_post", [10**5000] * len(zeros[0])))  # type: ignore[arg-type]

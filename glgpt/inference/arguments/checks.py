@@ -55,7 +55,7 @@ def floats(name: str, value: Any) -> NDArray[np.float32]:
     """Returns the value as a float32 array. Raises ArgumentError if numpy cannot convert the value to numbers."""
     try:
         return np.asarray(value, np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{name} is {written(value)}; it must be an array of numbers") from None
 
 
