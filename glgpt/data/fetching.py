@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import datetime
 import hashlib
 import json
@@ -83,8 +82,8 @@ def fetch(
     `most` bytes or in another encoding.
     """
     try:
-        codecs.lookup(encoding)
-    except LookupError:
+        "a".encode(encoding)
+    except (LookupError, ValueError):  # unknown, or not an encoding of text
         raise GlgptError(f"unknown encoding {quoted(encoding)}") from None
     url = address(url, mirror)
     late = PermanentError(f"{quoted(url, 300)} took more than {timeout:,.0f} s; allow more with --timeout")

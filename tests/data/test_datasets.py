@@ -123,6 +123,9 @@ def test_nobody_there_is_said_so(stranger: str) -> None:
 
 def test_another_encoding_and_a_mirror_can_be_named(stranger: str, tmp_path: Path) -> None:
     assert data.fetch(f"{stranger}/latin", encoding="latin-1").path.read_text() == "naïve café"
+    for other in ("hex", "rot13", "undefined", "no-such-encoding"):
+        with pytest.raises(GlgptError, match="unknown encoding"):
+            data.fetch(f"{stranger}/latin", encoding=other)
     data.fetch("book:1342", mirror=stranger)
     assert Stranger.asked[-1] == "/cache/epub/1342/pg1342.txt"
     with pytest.raises(GlgptError, match=r"--mirror ftp://127.0.0.1 is not an http address"):
