@@ -49,7 +49,6 @@ from glgpt.training.settings import Settings
 
 logger = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 0.5  # seconds between two checks of the processes
-START_TIMEOUT_S = 180.0  # seconds within which SuperLink must answer after its start
 MAX_RESTARTS = 20  # maximum number of starts of a process within ten minutes; counted from 0 again after each round
 # Seconds for which the token for this machine's commands is valid. Each start of `serve` replaces the token.
 HOST_LIFE_S = 366 * 24 * 3600.0

@@ -192,3 +192,11 @@ def test_a_shard_without_places_is_refused():
     worker.session, worker.ids = make_session(), np.zeros(20, np.uint16)
     with pytest.raises(GlgptError, match="shard 3 of 256; the text has 12 positions"):
         worker.train(Asked(1, 0, (0.1,), 0, (3, 256)), np.zeros(1, np.float32), lambda *_: "on")
+
+
+def test_a_link_of_the_dashboard_is_no_invitation() -> None:
+    assert Link.parse("http://host:8043/train/#together=a.b").token == "a.b"
+    with pytest.raises(GlgptError, match="opens the host's dashboard"):
+        Link.parse("http://host:8043/#host=a.b")
+    with pytest.raises(GlgptError, match="is not an invitation"):
+        Link.parse("http://[")

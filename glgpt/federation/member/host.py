@@ -32,8 +32,13 @@ class Link:
     @classmethod
     def parse(cls, text: str) -> Link:
         """Parses an invitation link for desktops or browsers. Raises GlgptError if `text` is not such a link."""
-        split = urlsplit(text)
+        try:
+            split = urlsplit(text)
+        except ValueError:  # such as http://[
+            split = urlsplit("")
         token = split.fragment.rpartition("together=")[2].partition("&")[0]
+        if token.startswith("host="):
+            raise GlgptError(f"{quoted(text)} opens the host's dashboard; use the invitation link that is shown there")
         if split.scheme not in ("http", "https") or not split.hostname or "." not in token:
             raise GlgptError(
                 f"{quoted(text)} is not an invitation; use the link that glgpt federate serve prints, such as "

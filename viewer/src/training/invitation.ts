@@ -17,6 +17,9 @@ const ADVICE = {
 export function readLink(link: string): { base: string; token: string } {
   const url = URL.parse(link.trim());
   const token = url?.hash.slice(1).split("together=").at(-1)?.split("&")[0] ?? "";
+  if (token.startsWith("host=")) {
+    throw new PageError("This link opens the host's dashboard; paste the invitation link that is shown there.");
+  }
   if (!url || !/^https?:$/.test(url.protocol) || !token.includes(".")) {
     throw new PageError("This is not an invitation; paste the link that glgpt federate serve printed.");
   }
