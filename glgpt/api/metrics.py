@@ -9,7 +9,7 @@ GENERATED_TOKENS = Counter("glgpt_api_generated_tokens", "Generated tokens.")
 ACTIVE = Gauge("glgpt_api_active_texts", "Texts that are being generated.")
 WAITING = Gauge("glgpt_api_waiting_texts", "Texts that wait for a place.")
 DRAINING = Gauge("glgpt_api_draining", "1 while the server shuts down and refuses new requests.")
-STEPS = Counter("glgpt_api_steps", "Steps of generation: each continues all active texts by a token.")
+STEPS = Counter("glgpt_api_steps", "Steps of generation: a step reads a prompt or continues all active texts.")
 FIRST_TOKEN_SECONDS = Histogram(
     "glgpt_api_first_token_seconds",
     "Seconds from the arrival of a request to its first token.",

@@ -161,7 +161,7 @@ def render(result: dict[str, Any]) -> str:
             f"a separate benchmark of their shapes ({r['matmul_gflops']:.1f}); "
             f"other passes {r['other_share']:.0%} of the step",
             f"  textures {r['texture_bytes'] / 2**20:.0f} MiB, planned {r['planned_bytes'] / 2**20:.0f}, "
-            f"{r['grown_bytes']} bytes allocated since the first step",
+            f"{r['grown_bytes']} bytes allocated by the steps",
             f"  ms by shader, each pass played alone: {slowest}",
         ]
     return "\n".join(lines)

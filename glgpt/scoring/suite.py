@@ -242,7 +242,7 @@ def render(found: Score) -> str:
         )
     if t := found.task:
         by = ", ".join(f"{share:.1%}" for share in t.by_position)
-        lines.append(f"task: {t.exact_match:.1%} of {t.lines} unseen lines exactly right; by character {by}")
+        lines.append(f"task: {t.exact_match:.1%} of {t.lines} unseen lines exactly right; by byte {by}")
     return "\n".join(lines)
 
 

@@ -417,7 +417,7 @@ class Trainer:
         self._settle()
         if self._gradients is None:
             raise GlgptError(
-                "the last step's gradients are gone, since longer arrays were evaluated; take a step first"
+                "the last step's gradients are gone, since the shaders were compiled again; take a step first"
             )
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
         mean = np.float32(self.recipe.rows / max(1, counted) / self._gradients)  # the factor that `update` applied
