@@ -208,15 +208,16 @@ export class Loader {
       }
       onBytes?.(-got);
       signal.throwIfAborted();
-      if (attempt === 1 && (await this.replaced())) throw new Replaced();
+      if (attempt === 1 && (await this.replaced(signal))) throw new Replaced();
       if (attempt < TRIES) await new Promise((resolve) => setTimeout(resolve, 300 * attempt));
     }
     throw new PageError(`${name}, fetched ${TRIES} times: ${problem} ${REMEDY}`);
   }
 
   /** True if the manifest on the server has changed since it was read. */
-  private async replaced(): Promise<boolean> {
-    const text = await this.source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, true).catch(() => this.text);
+  private async replaced(signal: AbortSignal): Promise<boolean> {
+    const read = this.source.bytes("manifest.json", MAX_MANIFEST_BYTES, undefined, true, signal);
+    const text = await read.catch(() => this.text);
     return text.length !== this.text.length || text.some((byte, i) => byte !== this.text[i]);
   }
 

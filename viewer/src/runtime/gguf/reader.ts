@@ -227,7 +227,9 @@ class Cursor {
       if (offset % alignment) throw this.problem(`tensor ${name} is not at a multiple of ${alignment} bytes`);
       [end, previous] = [offset + bytes, name];
       if (start + end > this.size) {
-        throw this.problem(`it is truncated: tensor ${name} ends ${start + end - this.size} bytes after the end of the file`);
+        throw this.problem(
+          `it is truncated: tensor ${name} ends ${start + end - this.size} bytes after the end of the file`,
+        );
       }
       found.set(name, { ...tensor, offset: start + offset });
     }

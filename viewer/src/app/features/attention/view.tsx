@@ -93,7 +93,7 @@ function AttentionView() {
       looked.value = t;
       selection.chooseHead(layer, head);
     },
-    [busy, total >= MIN_TOKENS],
+    [busy, total >= MIN_TOKENS, sought.value],
   );
   return (
     <section class={style.attention} data-view="attention" aria-label="Attention">

@@ -102,7 +102,7 @@ export function Strength({ of }: { of: string }) {
   return (
     <select
       aria-label={`Strength of ${named(of)}`}
-      title="Multiplies what this part adds to the stream; 0 switches it off"
+      title={`Multiplies ${change.steering ? "the direction" : "what this part adds to the stream; 0 switches it off"}`}
       value={change.factor}
       disabled={Boolean(interventions.status.value)}
       onChange={(e) => {

@@ -28,8 +28,7 @@ class SplitStore {
    */
   readonly speculate = signal<boolean | null>(null);
   readonly mean = signal<Way>(NONE);
-  /** The number of blocks that run in the page, and the means for each number that was tried. */
-  readonly here = signal(0);
+  /** The means for each number of blocks in the page that was tried. */
   readonly tried = signal<ReadonlyMap<number, Way>>(new Map());
   private latest: Crossing[] = [];
   private watched: Split | null = null;
@@ -38,7 +37,6 @@ class SplitStore {
   /** Moves the split point, so that this many blocks run in the page. */
   move(model: Model, blocks: number): void {
     model.placement.here = blocks;
-    this.here.value = model.placement.here;
     this.latest = [];
     this.mean.value = this.tried.value.get(blocks) ?? NONE;
     this.last.value = null;
@@ -57,7 +55,6 @@ class SplitStore {
     if (this.watched === split) return;
     this.unwatch();
     this.watched = split;
-    this.here.value = model.placement.here;
     split.speculate = this.speculate.value;
     const stops = [
       effect(() => {
@@ -66,14 +63,16 @@ class SplitStore {
         this.total.value = { ...this.total.peek(), reconnects: split.reconnects };
       }),
       split.crossing.subscribe((crossing) => {
-        if (crossing) untracked(() => this.count(split, crossing));
+        if (crossing) untracked(() => this.count(model, crossing));
       }),
     ];
     this.unwatch = () => stops.forEach((stop) => stop());
   }
 
   /** Adds a token's cost to the totals and the means. */
-  private count(split: Split, crossing: Crossing): void {
+  private count(model: Model, crossing: Crossing): void {
+    const { guessed, accepted } = model.split!;
+    const { here } = model.placement;
     const { tokens, sent, received } = this.total.value;
     this.last.value = crossing.sent ? crossing : null;
     this.total.value = {
@@ -81,18 +80,18 @@ class SplitStore {
       tokens: tokens + crossing.rows,
       sent: sent + crossing.sent,
       received: received + crossing.received,
-      guessed: split.guessed,
-      accepted: split.accepted,
+      guessed,
+      accepted,
     };
     // the means leave out chunks of a prompt, and tokens of the previous split point
-    if (crossing.rows > 1 || crossing.blocks !== this.here.value) return;
+    if (crossing.rows > 1 || crossing.blocks !== here) return;
     this.latest.push(crossing);
     if (this.latest.length > LATEST) this.latest.shift();
     const { latest } = this;
     const of = (value: (c: Crossing) => number) => latest.reduce((sum, c) => sum + value(c), 0) / latest.length;
     const [own, wire, there] = [of((c) => c.localMs), of((c) => c.networkMs), of((c) => c.remoteMs)];
     this.mean.value = { here: own, wire, there, bytes: of((c) => c.sent + c.received) };
-    this.tried.value = new Map(this.tried.value).set(this.here.value, this.mean.value);
+    this.tried.value = new Map(this.tried.value).set(here, this.mean.value);
   }
 }
 

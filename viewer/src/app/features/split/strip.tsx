@@ -21,7 +21,7 @@ function SplitStrip() {
   if (!about || !model.split) return null;
   untracked(() => split.watch(model));
   const blocks = about.stream.length - 1;
-  const here = model.placement.movable ? split.here.value : model.manifest.config.n_layer;
+  const { here } = model.placement;
   const whole = here === blocks;
   const { tokens, sent, received, reconnects, guessed, accepted } = split.total.value;
   const last = split.last.value;

@@ -14,7 +14,6 @@ import { Names } from "../../../runtime/engine/names";
 import { cell, walkCells } from "../../ui/roving";
 import { selection } from "../attention/store";
 import { blocks } from "../blocks/store";
-import { split } from "../split/store";
 import { textures } from "../textures/store";
 import { text } from "./store";
 import { generation } from "../../stores/generation";
@@ -442,8 +441,8 @@ function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
 
 /** True if the visitor has moved this stage, of a block or the logits, to the server with the split slider. */
 function isThere({ column }: Stage): boolean {
-  const { model } = engine();
-  return model.placement.movable && split.here.value < model.manifest.config.n_layer && column > split.here.value;
+  const { placement, manifest } = engine().model;
+  return placement.movable && placement.here < manifest.config.n_layer && column > placement.here;
 }
 
 /** True if an intervention changes the block, the part of the block, or a head whose output this stage shows. */

@@ -9,7 +9,6 @@ import { generation } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
 import { MAX_TOKENS, settings } from "../../stores/settings";
 import { train } from "../train/store";
-import { split } from "../split/store";
 import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
 import { Alternatives, MAX_BITS, surprise, Token, walk } from "./token-text";
@@ -138,7 +137,7 @@ function Falling() {
 function Private() {
   const { model } = engine();
   const { placement, manifest } = model;
-  const whole = placement.movable && split.here.value === manifest.config.n_layer;
+  const whole = placement.movable && placement.here === manifest.config.n_layer;
   return (
     <p class={style.private} data-private={!model.split || whole}>
       <Icon of={Lock} />
