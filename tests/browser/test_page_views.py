@@ -111,7 +111,8 @@ def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
     assert page.evaluate(state) == kept
     assert page.evaluate("glgpt.borrow(async (model) => model.cache.hasQueries(3))")
     go(page, "Device")
-    page.wait_for_function("!document.querySelector('.attention-squares')")  # the view is loaded when it first opens
+    # the view is loaded when it first opens
+    page.wait_for_function("!document.querySelector('.attention-squares') && !glgpt.model.cache.shown")
     page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
     assert page.evaluate(state) == before
     assert not page.evaluate("glgpt.borrow(async (model) => model.cache.hasQueries(1))")
