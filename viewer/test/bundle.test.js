@@ -1,5 +1,6 @@
 // Builds the page and the module. The page's script has a limit, and the module's training code is in a second file.
 
+import { readdirSync, readFileSync } from "node:fs";
 import { gzipSync } from "node:zlib";
 import { build } from "vite";
 import { expect, test } from "vitest";
@@ -12,6 +13,12 @@ async function scripts(mode) {
   const found = [await build({ mode, logLevel: "silent", build: { write: false } })].flat();
   return found[0].output.filter(({ type }) => type === "chunk");
 }
+
+test("no schema names a format, whose check the build leaves out", () => {
+  const folder = new URL("../schema/", import.meta.url);
+  for (const name of readdirSync(folder))
+    expect(readFileSync(new URL(name, folder), "utf8")).not.toMatch(/"format": "/);
+});
 
 test("the page is one script within its limit", { timeout: 60_000 }, async () => {
   const [page, ...others] = await scripts("production");
