@@ -119,8 +119,8 @@ def _q5_1(data: Bytes) -> Parts:
 def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns the scales and the minima of the eight groups of each block.
 
-    A block stores them as 6-bit integers, and two float16: one multiplies the integers of all scales, and the other
-    those of all minima. The products for the minima are negated.
+    A block holds a 6-bit integer for each scale and each minimum, and two float16 factors: one for all scales, and one
+    for all minima. The minima are returned negated.
     """
     packed = data[:, 4:16]
     first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]

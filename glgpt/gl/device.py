@@ -81,7 +81,7 @@ class Device:
             ctx.info["GL_MAX_UNIFORM_BLOCK_SIZE"],
         )
         self._max_viewport: int = min(ctx.info["GL_MAX_VIEWPORT_DIMS"])
-        self.live: dict[int, str] = {}  # Python id of each unreleased GL object -> its description, for the tests
+        self.live: dict[int, str] = {}  # Python id of each unreleased GL object -> its description; tests check leaks
         self.texture_bytes = 0
         self._abandoned: deque[list[Any]] = deque()
         self._gl: dict[str, Callable[..., Any]] = {}
@@ -107,9 +107,9 @@ class Device:
 
         The vertex shader `VERTEX` computes the triangle. Mesa's software drivers clip a triangle that extends beyond
         the viewport into two triangles. They shade a block of 4 x 4 pixels twice if both triangles touch it: in a small
-        target, a quarter to a half of the blocks. For these drivers, the viewport has twice the width and height, so
-        that it contains the whole triangle, unless the driver's limit is smaller. The framebuffer or the scissor limits
-        the pixels that are drawn.
+        target, a quarter to a half of the blocks. For these drivers, the result is a viewport of twice the width and
+        height, and a triangle inside it; if the driver's limit is smaller than this viewport, it is the plain viewport
+        and the triangle that is clipped. The framebuffer or the scissor limits the pixels that are drawn.
         """
         if self.software and 2 * max(width, height) <= self._max_viewport:
             return 2 * width, 2 * height, INSIDE
@@ -157,9 +157,10 @@ class Device:
         return program
 
     def shader(self, name: str, text: str, samplers: Sequence[str], options: Options) -> Shader:
-        """Returns a shader whose samplers use texture units 0, 1, … Players that request the same text share a shader.
+        """Returns a shader; its sampler i uses texture unit i.
 
-        The shader's GL objects are released when all players that requested the shader have released it.
+        Players that request the same text share a shader. The shader's GL objects are released when all players that
+        requested the shader have released it.
         """
         key = (self.preamble(options) + text, tuple(samplers))
         if key not in self._shaders:
@@ -360,15 +361,21 @@ def _device(index: int) -> Device:
         try:
             _here.open[key] = _create(index)
         except Exception as error:  # moderngl and glcontext raise many types
-            raise DeviceError(f"EGL device {index} does not open: {error}") from error
+            raise DeviceError(f"{_named(index)} does not open: {error}") from error
     return _here.open[key]
+
+
+def _named(index: int | None) -> str:
+    """Names a device in a message. Outside Linux, only the system's default device can be opened."""
+    return f"EGL device {index}" if sys.platform == "linux" else "the default OpenGL device"
 
 
 def open_device(select: str | int = "auto") -> Device:
     """Returns the selected device, and opens it if needed.
 
     `select` is "software" or "gpu" (the first device of that kind), "auto" (a GPU if there is one), or an EGL device
-    index. Raises ArgumentError for another value. Raises DeviceError in a forked process, or if no such device opens.
+    index. Raises ArgumentError for another value. Raises DeviceError if no such device opens, and in a process that was
+    forked after a device was opened.
     """
     _check_process()
     if str(select).isdecimal():
@@ -385,11 +392,12 @@ def open_device(select: str | int = "auto") -> Device:
         elif device.software == (select == "software"):
             return device
         else:
-            tried.append(f"EGL device {device.index} is {device.renderer}")
+            tried.append(f"{_named(device.index)} is {device.renderer}")
             fallback = fallback or device
     if select == "auto" and fallback:
         return fallback
     hint = "install Mesa's software driver (Debian, Ubuntu: apt install libegl1 libgl1-mesa-dri)"
     if select == "gpu":
         hint = "use --device software, or install the GPU's OpenGL driver"
-    raise DeviceError(f"no {select} device: {'; '.join(tried) or 'EGL lists no devices'}; {hint}")
+    kind = "OpenGL" if select == "auto" else select
+    raise DeviceError(f"no {kind} device: {'; '.join(tried) or 'EGL lists no devices'}; {hint}")

@@ -22,21 +22,21 @@ from glgpt.system.files import open_regular
 
 @dataclass
 class Case:
-    """One sequence: its token ids, and the arrays of a reference by dotted name; `logits` is required."""
+    """One sequence: its token ids, and the arrays of a reference by activation; `logits` is required."""
 
     name: str
     tokens: list[int]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    greedy: list[int] | None = None  # one or more of the first `tokens`, followed by their greedy continuation
+    greedy: list[int] | None = None  # a prefix of `tokens` and the tokens that greedy decoding adds to it
 
 
 def load_reference(path: str | Path) -> list[Case]:
-    """Reads the cases of a `.npz`: the arrays `tokens`, `logits`, `greedy`, and activations by dotted name.
+    """Reads the cases of a `.npz`: the arrays `tokens`, `logits`, `greedy`, and activations by their names.
 
     If there are several cases, the names of their arrays are prefixed with `0.`, `1.` and so on. `attention` [layer,
-    head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into arrays with
-    dotted names. An array `greedy` without a prefix belongs to the case with which it shares the most tokens from the
-    start. Raises GlgptError for a file, an array or a shape that cannot be compared.
+    head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into arrays that are
+    named as the activations. An array `greedy` without a prefix belongs to the case with which it shares the most
+    tokens from the start. Raises GlgptError for a file, an array or a shape that cannot be compared.
     """
     stored, file = _stored(path), quoted(path, 300)
     groups: dict[str, dict[str, np.ndarray]] = {}
@@ -52,7 +52,7 @@ def load_reference(path: str | Path) -> list[Case]:
         max(cases, key=lambda case: shared_start(case.tokens, greedy)).greedy = greedy
     for case in cases:
         if case.greedy and not shared_start(case.tokens, case.greedy):
-            raise GlgptError(f"{file}: `greedy` does not start with the first tokens of any case")
+            raise GlgptError(f"{file}: `greedy` does not begin with the first token of case {case.name}")
     return cases
 
 
@@ -66,7 +66,7 @@ def _stored(path: str | Path) -> dict[str, np.ndarray]:
         with open_regular(Path(path)) as opened:
             file = np.load(opened, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise GlgptError(f"{name}: not a readable .npz file but a single array; see glgpt logits")
+                raise GlgptError(f"{name}: a single array; give an .npz file as glgpt logits writes it")
             stored = {key: file[key] for key in file.files}
     except GlgptError:
         raise

@@ -48,15 +48,15 @@ def test_an_index_beyond_the_devices_is_refused(device: Device) -> None:
 def test_what_was_tried_is_said(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if the error does not contain what to install, or that only software GL was found."""
     monkeypatch.setattr(gl_device, "_devices", lambda: iter(["EGL device 0 does not open: no libEGL"]))
-    for select in ("auto", "software", "gpu"):
-        with pytest.raises(GlgptError, match=f"no {select} device: EGL device 0 does not open: no libEGL; "):
+    for select, shown in (("auto", "OpenGL"), ("software", "software"), ("gpu", "gpu")):
+        with pytest.raises(GlgptError, match=f"no {shown} device: EGL device 0 does not open: no libEGL; "):
             open_device(select)
     monkeypatch.setattr(gl_device, "_devices", lambda: iter([device]))
     assert open_device("auto") is device
     with pytest.raises(GlgptError, match=r"no gpu device: EGL device .* is .*install the GPU's OpenGL driver"):
         open_device("gpu")
     monkeypatch.setattr(gl_device, "_devices", lambda: iter([]))
-    with pytest.raises(GlgptError, match="no auto device: EGL lists no devices; install Mesa"):
+    with pytest.raises(GlgptError, match="no OpenGL device: EGL lists no devices; install Mesa"):
         open_device("auto")
 
 
@@ -183,7 +183,7 @@ def test_devices_are_counted_not_tried_until_one_fails(device: Device, monkeypat
     monkeypatch.setattr(gl_device, "_create", fail)
     monkeypatch.setattr(gl_device, "_here", gl_device._Here())
     assert list_devices() == [f"EGL device {i} does not open: some other words" for i in range(count)]
-    with pytest.raises(DeviceError, match="no auto device"):
+    with pytest.raises(DeviceError, match="no OpenGL device"):
         open_device()
 
 

@@ -144,7 +144,10 @@ GOOD: dict[str, Array] = {"tokens": np.ones(2, int), "logits": np.zeros((2, 3))}
         ({"logits": np.zeros((1, 2))}, "tokens is missing"),
         ({"tokens": np.zeros(1, int)}, "logits is missing"),
         ({"tokens": np.zeros(1), "logits": np.zeros((1, 2))}, "a row of integers"),
-        ({"0.tokens": np.zeros(1, int), "0.logits": np.zeros((1, 2)), "greedy": np.ones(1, int)}, "does not start"),
+        (
+            {"0.tokens": np.zeros(1, int), "0.logits": np.zeros((1, 2)), "greedy": np.ones(1, int)},
+            "does not begin with the first token of case 0",
+        ),
         ({"0.tokens": np.zeros(1, int)}, "0.logits is missing"),
         ({}, "no arrays"),
         (GOOD | {"logits": np.array([["a"], ["b"]])}, "logits is <U1; it must hold real numbers"),

@@ -1,4 +1,4 @@
-"""`glgpt federate link`: prints a new link to the dashboard of a session (devices that train one model together)."""
+"""`glgpt federate link`: prints new links to the dashboards of a session (one model's training on many devices)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ def add_parser(group: Subparsers) -> None:
         group,
         "link",
         run,
-        "print a new link to a running session's dashboard",
+        "print a new link to the dashboard of each gateway of a running session",
         "glgpt federate link runs/together\nglgpt federate link runs/together --rotate",
-        "Each link works once, and makes its holder a host.",
+        "Each link works once. Its holder controls the session. A gateway is a server that clients join.",
     )
     p.add_argument("folder", metavar="RUN", help="run folder of glgpt federate serve --out")
-    p.add_argument("--rotate", action="store_true", help="revoke all other dashboard links and open dashboards")
+    p.add_argument(
+        "--rotate",
+        action="store_true",
+        help="first revoke earlier links, and log out all dashboards",
+    )
     add_json_option(p, "print JSON")
 
 

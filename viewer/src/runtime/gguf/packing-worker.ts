@@ -5,7 +5,7 @@ import { reason } from "../gl/errors";
 import { extent, pack, type Band, type Packing, type Read } from "./packing";
 
 const AHEAD = 8 << 20;
-const WHOLE = 32 << 20; // maximum bytes of a tensor that is read at once; each read costs a call to another process
+const WHOLE = 32 << 20; // maximum bytes of a tensor that is read in one call; each call waits for the browser's process
 
 export interface Job {
   files: readonly Blob[];
