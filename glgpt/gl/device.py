@@ -81,7 +81,7 @@ class Device:
             ctx.info["GL_MAX_UNIFORM_BLOCK_SIZE"],
         )
         self._max_viewport: int = min(ctx.info["GL_MAX_VIEWPORT_DIMS"])
-        self.live: dict[int, str] = {}  # Python id of each unreleased GL object -> its description; tests check leaks
+        self.live: dict[int, str] = {}  # Python id of each unreleased GL object -> its description
         self.texture_bytes = 0
         self._abandoned: deque[list[Any]] = deque()
         self._gl: dict[str, Callable[..., Any]] = {}

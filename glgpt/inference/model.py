@@ -443,7 +443,7 @@ class LanguageModel:
         """Fills the caches with a prompt up to its last border, for a later `answer`; returns the number of new tokens.
 
         Borders are the positions where answers begin and end (`ChatPrompt`). Returns 0 without computing anything if
-        there is no border, if the last one is beyond the context, and for a split model.
+        `prompt` has none, if the last border is beyond the context, and for a split model.
         """
         end = max(prompt.borders, default=0)
         if not end or end > self.context or not isinstance(self._decoder, Decoder):

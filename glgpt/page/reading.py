@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from glgpt.data.books import BOOKS, NO_BOOKS
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.page.documents.training import ListedBook
+from glgpt.system.network import url_parts
 
 _CONNECT = re.compile(r"connect-src 'self'")
 _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?")
@@ -50,11 +50,8 @@ class Reading:
 
 
 def _origin(address: Any) -> str:
-    try:
-        parts = urlsplit(str(address))
-        origin = f"{parts.scheme}://{parts.netloc}"
-    except ValueError:  # such as http://[
-        origin = ""
+    parts = url_parts(str(address))
+    origin = f"{parts.scheme}://{parts.netloc}"
     if not _ORIGIN.fullmatch(origin):
         raise ArgumentError(f"{quoted(address, 300)} is not a server's address, such as https://books.example")
     return origin

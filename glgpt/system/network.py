@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 import re
 import socket
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = {
@@ -23,12 +23,17 @@ def is_address(host: str) -> bool:
     return False
 
 
+def url_parts(text: str) -> SplitResult:
+    """Returns the parts of a URL. All parts are empty if the URL cannot be parsed, such as `http://[`."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
+
+
 def is_web_address(text: str) -> bool:
     """True if a text is an http or https URL of visible ASCII without quotation marks, < > and backslashes."""
-    try:
-        parts = urlsplit(text)
-    except ValueError:  # such as http://[
-        return False
+    parts = url_parts(text)
     plain = re.fullmatch(r"[\x21-\x7e]+", text) and not re.search(r"[\"'<>\\]", text)
     return bool(plain and parts.scheme in ("http", "https") and parts.hostname)
 

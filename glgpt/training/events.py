@@ -112,7 +112,7 @@ class Step:
     validation_loss: float | None = None  # nats per token
     bits_per_byte: float | None = None  # of the validation text
     loss_scale: float | None = None  # in f16, the factor of the loss
-    overflows: int = 0  # how often the step was repeated because gradients overflowed f16
+    overflows: int = 0  # number of times the step was repeated because gradients overflowed f16
 
 
 @dataclass(frozen=True)

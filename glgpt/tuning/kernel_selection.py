@@ -32,7 +32,7 @@ COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # name -> `Kernel.contig
 # less than this fraction.
 PANELS_PAY = 0.8
 ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and number of weights (more than caches can hold)
-ADDED = 16  # how many numbers a device adds up in the test of blending
+ADDED = 16  # number of values that a device adds up in the test of blending
 MIN_PROBE_S = 0.003  # approximate seconds of a long run of the probe; less if 64 plays take less
 STEADY = 1.3  # maximum ratio of the times of the two fastest runs of a product; if it is larger, the machine was busy
 VERSION = 11  # version of the cached results of the probe (probe.json) and of the test of blending (blending.json)

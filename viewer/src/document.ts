@@ -18,8 +18,8 @@ export function folder(): URL {
 }
 
 /**
- * Returns the http and https addresses to which the document's security policy allows connections; null: there is no
- * policy, or it does not limit connections.
+ * Returns the http and https addresses to which the document's security policy allows connections; null: the
+ * document lacks a policy, or its policy does not limit connections.
  */
 export function connections(): string[] | null {
   const policy = document.querySelector<HTMLMetaElement>('meta[http-equiv="Content-Security-Policy"]')?.content;

@@ -6,13 +6,13 @@ import json
 import os
 import ssl
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation.session import Session
+from glgpt.system.network import url_parts
 from glgpt.text.dataset import Ids
 
 MAX_TERMS_BYTES = 1 << 20  # maximum bytes of the session's terms
@@ -32,10 +32,7 @@ class Link:
     @classmethod
     def parse(cls, text: str) -> Link:
         """Parses an invitation link for desktops or browsers. Raises GlgptError if `text` is not such a link."""
-        try:
-            split = urlsplit(text)
-        except ValueError:  # such as http://[
-            split = urlsplit("")
+        split = url_parts(text)
         token = split.fragment.rpartition("together=")[2].partition("&")[0]
         if token.startswith("host="):
             raise GlgptError(f"{quoted(text)} opens the host's dashboard; use the invitation link that is shown there")

@@ -44,7 +44,7 @@ FATAL = (protocol.NO_TOKEN, protocol.FULL, protocol.REMOVED)  # close codes afte
 class Hooks:
     """Callbacks of a client. Each of them is optional."""
 
-    on_state: Callable[[str], object] | None = None  # what the client is doing now, as text
+    on_state: Callable[[str], object] | None = None  # receives the client's current activity as text
     on_step: Callable[[int, int, float], object] | None = None  # round, step in the round, loss (NaN if unknown)
     on_round: Callable[[dict[str, Any]], object] | None = None  # the host's answer to an update
 

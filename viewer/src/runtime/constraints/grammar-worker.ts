@@ -10,7 +10,7 @@ const MAX_FORCED = 256; // maximum characters of `Next.forced`, more than the pa
 
 let compiler: GrammarCompiler | null = null;
 let matcher: GrammarMatcher | null = null;
-let current: Next = { bits: new Uint32Array(), forced: "" }; // what may follow the matcher's text
+let current: Next = { bits: new Uint32Array(), forced: "" }; // the tokens that may follow the matcher's text
 let recursive = false; // `Grammar.recursive` of the matcher's grammar
 let said = ""; // the latest fatal message that the library logged
 

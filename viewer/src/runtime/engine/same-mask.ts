@@ -5,6 +5,7 @@
 import type { Allowed, Matcher } from "../constraints/grammars";
 import type { Stretch } from "./generate";
 import { GroupSizes } from "./group-sizes";
+import { InFlight } from "./in-flight";
 import type { Model } from "./model";
 import type { Token } from "./sampling";
 
@@ -15,7 +16,7 @@ export class SameMask {
   private readonly sizes: GroupSizes;
   private mask: Allowed | null = null; // the mask of the previous token
   private streak = 0; // tokens chosen with this mask
-  private groups: Promise<Token | null>[][] = []; // issued tokens that were not read yet
+  private readonly inFlight = new InFlight();
   private from = 0; // the first token of the stretch that was chosen ahead
   private issued = 0; // tokens of the stretch that were chosen, on the device or by the page
 
@@ -25,7 +26,7 @@ export class SameMask {
 
   /** True if the device computes tokens after those that `step` returned. */
   get ahead(): boolean {
-    return this.groups.length > 0;
+    return this.inFlight.length > 0;
   }
 
   /** Adds the time of a token that was chosen with `allowed` and not ahead. */
@@ -50,12 +51,10 @@ export class SameMask {
     }
     const start = performance.now();
     const fill = () => {
-      while (this.groups.length < this.sizes.groups && this.issued < count) this.issue(stretch, taken, allowed);
+      while (this.inFlight.length < this.sizes.groups && this.issued < count) this.issue(stretch, taken, allowed);
     };
     fill();
-    const group = this.groups.shift()!;
-    const tokens = await this.read(group);
-    const whole = tokens.length === group.length;
+    const { tokens, whole } = await this.read();
     if (whole) fill(); // keeps the device busy while the grammar follows the tokens
     const kept = tokens.slice(0, await this.append(tokens, allowed, matcher));
     this.streak += kept.length;
@@ -78,8 +77,7 @@ export class SameMask {
 
   /** Waits for the issued tokens and discards them. */
   async drop(): Promise<void> {
-    await Promise.allSettled(this.groups.flat());
-    this.groups = [];
+    await this.inFlight.drop();
     this.streak = 0;
   }
 
@@ -87,26 +85,26 @@ export class SameMask {
   private issue({ text, count, sampler, drawn }: Stretch, taken: number, allowed: Allowed): void {
     const { cache, sampling, reader } = this.model;
     const size = Math.min(this.sizes.tokens, 1 + Math.floor(this.streak / WAGER), count - this.issued);
-    const group: Promise<Token | null>[] = [];
-    this.groups.push(group);
+    const tokens: Promise<Token | null>[] = [];
     for (const end = this.issued + size; this.issued < end; this.issued++) {
       if (this.issued > this.from) cache.decode(text.length + this.issued - taken - 1);
-      const token = sampling.chooseAllowed(sampler, drawn + this.issued, allowed);
-      token.catch(() => {}); // `read` or `drop` awaits it
-      group.push(token);
+      tokens.push(sampling.chooseAllowed(sampler, drawn + this.issued, allowed));
     }
+    this.inFlight.add(tokens);
     reader.close();
   }
 
-  /** Returns the tokens of a group, up to the first that ends the text or that the device cannot decide. */
-  private async read(group: readonly Promise<Token | null>[]): Promise<Token[]> {
+  /**
+   * Returns the tokens of the first group, up to the first that ends the text or that the device cannot decide.
+   * `whole`: true if these are all tokens of the group.
+   */
+  private async read(): Promise<{ tokens: Token[]; whole: boolean }> {
     const tokens: Token[] = [];
-    for (const one of group) {
-      const token = await one;
+    for (;;) {
+      const { token, more } = await this.inFlight.next();
       if (token) tokens.push(token);
-      if (!token || this.model.ends(token.id)) break;
+      if (!more || !token || this.model.ends(token.id)) return { tokens, whole: token !== null && !more };
     }
-    return tokens;
   }
 
   /**
