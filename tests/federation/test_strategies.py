@@ -19,6 +19,7 @@ from glgpt.federation import rules
 from glgpt.federation.aggregation import strategies
 from glgpt.federation.aggregation.strategies import DEFAULT, STRATEGIES
 
+FLOWER = "flwr.serverapp.strategy.fedtrimmedavg"
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -73,7 +74,7 @@ def test_the_dashboard_describes_what_is_done() -> None:
 @pytest.mark.parametrize("clients", [3, 5, 12])
 def test_a_comparison_is_that_of_the_flower_strategy(clients: int) -> None:
     """Fails if a gateway that combines large updates itself gets another result than Flower from separate updates."""
-    flower = pytest.importorskip("flwr.serverapp.strategy.fedtrimmedavg")
+    flower = pytest.importorskip(FLOWER, reason="make test-federate has what this needs")
     rows = np.random.default_rng(clients).normal(size=(clients, 50)).astype(np.float32)
     trimmed, median = STRATEGIES["trimmed"].compare, STRATEGIES["median"].compare
     assert trimmed and median
