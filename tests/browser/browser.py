@@ -56,12 +56,15 @@ STATE = """() => {
 
 
 def wait_without_eval(page: Any) -> Any:
-    """Replaces the page's `wait_for_function`. Playwright's calls eval in the page, which the page's policy forbids."""
+    """Replaces the page's `wait_for_function`. Playwright's calls eval in the page, which the page's policy forbids.
+
+    While a page is reloading, its document has no body; the wait then continues.
+    """
 
     def wait_for_function(expression: str, timeout: float = 90_000, polling: float = 50) -> SimpleNamespace:
         end = time.monotonic() + timeout / 1000
         asked = f"({expression})()" if expression.lstrip().startswith("()") else expression
-        while not page.evaluate(f"Boolean({asked})"):
+        while not page.evaluate(f"Boolean(document.body && ({asked}))"):
             if time.monotonic() > end:
                 raise TimeoutError(f"{expression} did not come true within {timeout:.0f} ms. {page.evaluate(STATE)}")
             page.wait_for_timeout(polling)
