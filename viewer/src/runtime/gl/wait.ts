@@ -2,28 +2,17 @@
 
 export const TASK = 15; // ms of work after which the page may draw a frame
 
-/** Sends messages and resolves one promise for each answer, in the order of the calls. */
-class Answers {
-  private readonly waiting: (() => void)[] = [];
-
-  constructor(private readonly ask: (ms: number) => void) {}
-
-  readonly came = () => this.waiting.shift()?.();
-
-  next(ms = 0): Promise<void> {
-    return new Promise((resolve) => {
-      this.waiting.push(resolve);
-      this.ask(ms);
-    });
-  }
-}
-
 const channel = new MessageChannel();
-const tasks = new Answers(() => channel.port2.postMessage(0));
-channel.port1.onmessage = tasks.came;
+const paused: (() => void)[] = []; // in the order of the messages
+channel.port1.onmessage = () => paused.shift()?.();
 
 /** Resolves in the next possible task. */
-export const pause = (): Promise<void> => tasks.next();
+export function pause(): Promise<void> {
+  return new Promise((resolve) => {
+    paused.push(resolve);
+    channel.port2.postMessage(0);
+  });
+}
 
 /** Returns a function that pauses, so that the page can draw a frame, if its last pause was more than `TASK` ms ago. */
 export function yielder(): () => Promise<void> {
@@ -53,18 +42,26 @@ export function aborted(signal: AbortSignal): Promise<never> {
 /** A timer in a worker: in a hidden page, browsers let the page's own timers fire at most once a second. */
 class WorkerClock {
   private worker: Worker | null = null;
-  private readonly ticks = new Answers((ms) => this.started.postMessage(ms));
+  private readonly sleeping = new Map<number, () => void>(); // by the number of the call
+  private calls = 0;
 
   private get started(): Worker {
     if (this.worker) return this.worker;
-    const code = "onmessage = ({ data }) => setTimeout(() => postMessage(0), data)";
+    const code = "onmessage = ({ data: [call, ms] }) => setTimeout(() => postMessage(call), ms)";
     this.worker = new Worker(URL.createObjectURL(new Blob([code], { type: "text/javascript" })));
-    this.worker.onmessage = this.ticks.came;
+    this.worker.onmessage = ({ data: call }: MessageEvent<number>) => {
+      this.sleeping.get(call)?.();
+      this.sleeping.delete(call);
+    };
     return this.worker;
   }
 
   sleep(ms: number): Promise<void> {
-    return this.ticks.next(ms);
+    return new Promise((resolve) => {
+      const call = this.calls++;
+      this.sleeping.set(call, resolve);
+      this.started.postMessage([call, ms]);
+    });
   }
 }
 
