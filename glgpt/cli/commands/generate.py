@@ -134,20 +134,20 @@ def _samples(
     else:
         tokens = sum(len(run.ids) for run in runs)
         slides = sum(run.stats.slides for run in runs)
-        beyond = _beyond(slides, model.context)
+        beyond = _beyond("the samples", slides, model.context)
         print(f"{beyond}{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s", file=sys.stderr)
     return 0
 
 
-def _beyond(slides: int, context: int) -> str:
-    """Returns a line about a text longer than the context, or "" if the text fitted."""
+def _beyond(what: str, slides: int, context: int) -> str:
+    """Returns a line about texts (`what`) longer than the context, or "" if they fitted."""
     times = {1: "once", 2: "twice"}.get(slides, f"{slides} times")
-    reached = f"the text reached the context length of {context} tokens {times}"
+    reached = f"{what} reached the context length of {context} tokens {times}"
     return f"{reached}: the older half was dropped\n" if slides else ""
 
 
 def _speed(args: argparse.Namespace, stats: dict[str, Any], model: LanguageModel) -> str:
-    full = _beyond(stats["slides"], stats["context"])
+    full = _beyond("the text", stats["slides"], stats["context"])
     seed = "" if args.temperature == 0 else f", seed {stats['seed']}"
     weights = f"; weights {model.formats}" if model.dtype == AS_STORED else ""
     return (
