@@ -202,8 +202,8 @@ export function sampling(
   };
   return {
     ...recommended,
-    ...checked("temperature", { temperature: temperature ?? recommended.temperature }),
-    // some clients send a top_p of 0 for greedy decoding; here, 0 keeps all tokens, as 1 does
+    // top_p 0 leaves the likeliest token only, so it is greedy decoding
+    ...checked("temperature", { temperature: top_p === 0 ? 0 : (temperature ?? recommended.temperature) }),
     ...checked("top_p", { topP: top_p == null ? recommended.topP : top_p || null }),
     ...checked("logit_bias", { logitBias: logit_bias ?? null }),
     ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),

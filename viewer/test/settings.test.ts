@@ -46,7 +46,7 @@ it("fills in what a request for a completion leaves open", () => {
   const messages = [{ role: "user" as const, content: "a" }];
   expect(sampling({ messages, seed: 1 }, recommended)).toMatchObject(recommended);
   expect(sampling({ messages, temperature: 1, top_p: 0 }, recommended)).toMatchObject({
-    temperature: 1,
+    temperature: 0, // greedy
     topK: 20,
     topP: null,
   });
