@@ -169,35 +169,48 @@ def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
     page.evaluate("() => { delete glgpt.model.generator.sizes.tokens; delete glgpt.model.batch.speculation; }")
 
 
-def test_tokens_chosen_ahead_under_one_mask_leave_the_text_as_it_is(opened: Any) -> None:
-    """Fails if a token is kept after one that changes the mask, or the logits after discarded tokens are wrong."""
+def test_work_issued_ahead_of_a_read_leaves_a_constrained_text_as_it_is(opened: Any) -> None:
+    """Fails if a token is kept after one that changes the mask, or logits after an early decode are wrong."""
     page = opened
     page.evaluate("""() => {
-      const {generator, sampling} = glgpt.model, own = sampling.chooseAllowed;
+      const {cache, generator, sampling} = glgpt.model, own = sampling.chooseAllowed;
       const sizes = Object.getPrototypeOf(generator.sizes);
       const {groups, tokens} = Object.getOwnPropertyDescriptors(sizes);
       const set = (groups, tokens) => Object.defineProperties(sizes, {groups, tokens});
       const as = (value) => ({get: () => value, configurable: true});
-      sampling.chooseAllowed = (...args) => (window.chosen++, own.apply(sampling, args));
-      window.ahead = async (options, count) => {
+      let chosen, decoded, early;
+      cache.decode = (...args) => (decoded++, Object.getPrototypeOf(cache).decode.apply(cache, args));
+      window.ahead = async (options, count, undecided = Infinity) => {
         set(as(count > 1 ? 2 : 1), as(count));
-        window.chosen = 0;
+        chosen = decoded = early = 0;
+        sampling.chooseAllowed = async (...args) => {
+          const before = decoded, lost = ++chosen % undecided === 0;
+          const token = await own.apply(sampling, args);
+          if (decoded > before) early++;
+          return lost ? null : token;
+        };
         const {ids, text, stopped} = await glgpt.generate(options);
-        return {ids, text, stopped, chosen};
+        return {ids, text, stopped, chosen, early};
       };
-      window.ahead.end = () => (set(groups, tokens), delete sampling.chooseAllowed);
+      window.ahead.end = () => (set(groups, tokens), delete sampling.chooseAllowed, delete cache.decode);
     }""")
     schema = {"type": "array", "items": {"type": "string", "minLength": 20}, "minItems": 2, "maxItems": 2}
     options = {"prompt": "Titles: ", "tokens": 120, "constraint": {"json_schema": schema}, "speculate": False}
     sampled = {"temperature": 1.3, "topK": 40, "topP": 0.9}
     discarded = 0
+    counts = {"chosen": 0, "early": 0}
     for how in ({"temperature": 0}, {**sampled, "seed": 3, "alternatives": 2}, {**sampled, "seed": 4}):
         plain = page.evaluate("(o) => ahead(o, 1)", options | how)
         assert plain["chosen"] in (len(plain["ids"]), len(plain["ids"]) + 1)  # and the end of the text
+        assert plain["early"] == 0
         for count in (2, 3):
             found = page.evaluate("([o, count]) => ahead(o, count)", [options | how, count])
-            assert {**found, "chosen": 0} == {**plain, "chosen": 0}
+            assert found | counts == plain | counts
+            assert (found["early"] > 20) == ("alternatives" not in how)
             discarded += found["chosen"] - plain["chosen"]
+        if how == {"temperature": 0}:  # the page and the device sample differently
+            found = page.evaluate("(o) => ahead(o, 2, 7)", options | how)
+            assert found | counts == plain | counts
     assert discarded > 0
     ids = "glgpt.generate({prompt: 'A king', tokens: 8, seed: 1}).then(({ids}) => ids)"
     after = page.evaluate(ids)

@@ -3,6 +3,7 @@
 import { expect, test } from "vitest";
 import { Allowed, type Matcher } from "../src/runtime/constraints/grammars";
 import type { Stretch } from "../src/runtime/engine/generate";
+import { GroupSizes } from "../src/runtime/engine/group-sizes";
 import type { Model } from "../src/runtime/engine/model";
 import { SameMask } from "../src/runtime/engine/same-mask";
 
@@ -32,7 +33,7 @@ async function step(ids: readonly (number | null | Error)[], changes?: number) {
   const model = {
     cache: { decode: () => {}, write: (id: number) => done.push(`write ${id}`), again: () => done.push("again") },
     sampling: {
-      masked: { ready: true },
+      readsOnlyToken: () => true,
       chooseAllowed: (_: unknown, i: number) => {
         const id = ids[i] as number | null | Error;
         return id instanceof Error ? Promise.reject(id) : Promise.resolve(id === null ? null : { id });
@@ -43,7 +44,7 @@ async function step(ids: readonly (number | null | Error)[], changes?: number) {
     device: { software: false },
     manifest: { tuning: { ahead: 2 } },
   } as unknown as Model;
-  const sameMask = new SameMask(model);
+  const sameMask = new SameMask(model, new GroupSizes(model));
   for (let i = 0; i < 20; i++) sameMask.plainToken(1, MASK); // enough for groups of two
   const stretch = {
     text: [0],

@@ -78,6 +78,14 @@ export class DeviceSampling {
     return { id, ...alternatives(logits, top, id, draw) };
   }
 
+  /**
+   * True if the page reads only a few texels to learn a token that `chooseAllowed` chooses. For alternatives, it reads
+   * whole rows of logits, and such a read would also wait for commands that are issued after it.
+   */
+  readsOnlyToken(sampler: Sampler, top = 0): boolean {
+    return this.masked.ready && !sampler.adjusts && !top;
+  }
+
   /** Sets the scalars of the entries that sample. */
   setScalars(sampler: Sampler, step: number): void {
     const scalars = sampler.scalars(step, this.model.manifest.config.vocab_size);

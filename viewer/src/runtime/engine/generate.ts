@@ -111,16 +111,18 @@ export class TextGenerator {
 
   /**
    * Generates tokens that a constraint allows. While the device computes the logits after a token, the grammar finds
-   * the tokens that may follow it. Tokens that the constraint forces are checked several at once.
+   * the tokens that may follow it. On a fast device, this computation begins before the page has read the token. Tokens
+   * that the constraint forces are checked several at once.
    */
   private async *constrained(stretch: Stretch, matcher: Matcher): AsyncGenerator<Token> {
-    const { text, count, run, sampler, drawn } = stretch;
+    const { text, count, run, sampler } = stretch;
     const { cache, sampling, device } = this.model;
     const first = text.length;
     await sampling.masked.prepare();
     await cache.prepare(text);
     const forced = new ForcedTokens(this.model, (run.speculate ?? !device.software) && !sampler.adjusts);
-    const sameMask = new SameMask(this.model);
+    const sizes = new GroupSizes(this.model);
+    const sameMask = new SameMask(this.model, sizes);
     try {
       for (let taken = 0; taken < count;) {
         const start = performance.now();
@@ -128,12 +130,14 @@ export class TextGenerator {
         if (!allowed || run.signal?.aborted) return;
         if (taken === 0) cache.prefill(text);
         else cache.ids.push(text.at(-1)!);
+        let decoded = false; // true if the decode after these tokens is issued
         let tokens = await sameMask.step(stretch, taken, allowed, matcher);
         if (run.signal?.aborted) return;
         if (!tokens.length) {
           tokens = await forced.step(stretch, taken, allowed, matcher);
           if (!tokens.length) {
-            tokens = [await this.allowed(stretch, drawn + taken, allowed)];
+            decoded = taken + 1 < count && sizes.groups > 1 && sampling.readsOnlyToken(sampler, run.alternatives);
+            tokens = [await this.allowed(stretch, taken, allowed, decoded ? first + taken : null)];
             if (taken) {
               const ms = performance.now() - start; // the first token's time would include the prompt
               forced.plainToken(ms);
@@ -143,10 +147,7 @@ export class TextGenerator {
           matcher.accept(...tokens.map(({ id }) => id));
         }
         taken += tokens.length;
-        if (taken < count && !sameMask.ahead) {
-          cache.decode(first + taken - 1);
-          device.gl.flush(); // starts the device now, not when the next draw is issued
-        }
+        if (taken < count && !sameMask.ahead && !decoded) this.decodeNow(first + taken - 1);
         for (const [i, token] of tokens.entries()) {
           if (i) cache.ids.push(text.at(-1)!);
           yield token;
@@ -158,12 +159,33 @@ export class TextGenerator {
     }
   }
 
-  /** Chooses token `step` from those that a constraint allows. */
-  private async allowed({ text, run, sampler }: Stretch, step: number, allowed: Allowed): Promise<Token> {
-    const { sampling, reader } = this.model;
-    const chosen = sampler.adjusts ? null : sampling.chooseAllowed(sampler, step, allowed, run.alternatives);
+  /**
+   * Chooses a token from those that a constraint allows. `taken`: the number of the stretch's earlier tokens. With
+   * `position`, the token's position, the decode of the token is issued before the page has read the token.
+   */
+  private async allowed(
+    { text, run, sampler, drawn }: Stretch,
+    taken: number,
+    allowed: Allowed,
+    position: number | null,
+  ): Promise<Token> {
+    const { cache, sampling, reader } = this.model;
+    const step = drawn + taken;
+    const choosing = sampler.adjusts ? null : sampling.chooseAllowed(sampler, step, allowed, run.alternatives);
     reader.close();
-    return (await chosen) ?? sampling.fromRow(text, sampler, step, run.alternatives, allowed);
+    if (position !== null) this.decodeNow(position);
+    const chosen = await choosing;
+    if (chosen) return chosen;
+    if (position !== null) cache.again(text); // the device no longer holds the logits before this token
+    const token = await sampling.fromRow(text, sampler, step, run.alternatives, allowed);
+    if (position !== null) this.decodeNow(position);
+    return token;
+  }
+
+  /** Decodes the token at `position`. The device starts now, not when the next draw is issued. */
+  private decodeNow(position: number): void {
+    this.model.cache.decode(position);
+    this.model.device.gl.flush();
   }
 
   /** Generates tokens that the device samples. Issues several at once and reads only a few texels per token. */

@@ -4,7 +4,7 @@
 
 import type { Allowed, Matcher } from "../constraints/grammars";
 import type { Stretch } from "./generate";
-import { GroupSizes } from "./group-sizes";
+import type { GroupSizes } from "./group-sizes";
 import { InFlight } from "./in-flight";
 import type { Model } from "./model";
 import type { Token } from "./sampling";
@@ -13,16 +13,17 @@ const MIN_STREAK = 8; // tokens with the same mask before tokens are chosen ahea
 const WAGER = 16; // one more token is issued together for each of this many tokens with the same mask
 
 export class SameMask {
-  private readonly sizes: GroupSizes;
   private mask: Allowed | null = null; // the mask of the previous token
   private streak = 0; // tokens chosen with this mask
   private readonly inFlight = new InFlight();
   private from = 0; // the first token of the stretch that was chosen ahead
   private issued = 0; // tokens of the stretch that were chosen, on the device or by the page
 
-  constructor(private readonly model: Model) {
-    this.sizes = new GroupSizes(model);
-  }
+  /** `sizes`: the sizes of groups; `plainToken` measures for them. */
+  constructor(
+    private readonly model: Model,
+    private readonly sizes: GroupSizes,
+  ) {}
 
   /** True if the device computes tokens after those that `step` returned. */
   get ahead(): boolean {
@@ -70,8 +71,7 @@ export class SameMask {
 
   /** True if the mask has stayed the same, and the device chooses tokens fast enough for two groups. */
   private pays({ run, sampler }: Stretch, allowed: Allowed): boolean {
-    // for alternatives, the page reads whole rows of logits, and such a read would wait for the tokens issued ahead
-    if (sampler.adjusts || run.alternatives || !this.model.sampling.masked.ready) return false;
+    if (!this.model.sampling.readsOnlyToken(sampler, run.alternatives)) return false;
     return allowed === this.mask && this.streak >= MIN_STREAK && this.sizes.groups > 1;
   }
 
