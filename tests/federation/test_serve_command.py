@@ -83,12 +83,13 @@ def test_an_ended_session_says_so(run: Path, capsys: Capture) -> None:
 def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, tmp_path: Path) -> None:
     """Fails if a process of an ended leader survives, such as a ServerApp, or another session's process is ended."""
     files = make_files(tmp_path / "other")
-    wait = "import sys, time; time.sleep(60)"
+    wait = "import time; print(flush=True); time.sleep(60)"
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{wait}', sys.argv[1]])"
     leaders = []
     for folder in (run, files.run):
-        leader = subprocess.Popen([sys.executable, "-c", child, str(folder)], start_new_session=True)
-        leader.wait()
+        command = [sys.executable, "-c", child, str(folder)]
+        with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as leader:
+            assert leader.stdout and leader.stdout.readline()  # the child runs: only now /proc has its command line
         leaders.append(leader.pid)
     (files.folder / PROCESSES).write_text("\n".join(map(str, leaders)) + "\n")
 
