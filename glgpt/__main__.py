@@ -30,7 +30,10 @@ def leave(number: int, _frame: object = None) -> None:
 
 
 def entry() -> int:
-    """Runs the command line of this process and returns the exit code; afterwards, SIGINT and SIGTERM are ignored."""
+    """Runs the command line of this process and returns the exit code.
+
+    Afterwards, the signals that `leave` handles are ignored.
+    """
     for number in LINES:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, leave)

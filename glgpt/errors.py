@@ -37,7 +37,7 @@ def quoted(text: object, limit: int = 80) -> str:
 
 
 def written(value: object, limit: int = 80) -> str:
-    """Returns the `repr` of a value, shortened and escaped as by `quoted`; a huge integer is only described."""
+    """Returns the `repr` of a value, shortened and escaped as by `quoted`; for a huge integer, its number of digits."""
     if isinstance(value, str):
         half = limit // 2  # shortened first: escaping takes time proportional to the length
         return quoted(repr(value if len(value) <= limit else f"{value[:half]}…{value[-half:]}"), limit + 4)
@@ -51,7 +51,7 @@ def _described(value: int) -> str:
 
 
 class _Repr(reprlib.Repr):
-    """Describes huge integers within lists, whose digits Python refuses to convert."""
+    """Describes huge integers within lists, because Python refuses to convert them to digits."""
 
     def repr_int(self, value: int, level: int) -> str:
         """Returns an integer's digits, or its description."""

@@ -1,4 +1,4 @@
-"""Shared by all tests: the software device, the check for GL errors and leaked objects, a separate cache."""
+"""Provides for all tests the software device, a check for GL errors and leaked objects, and a separate cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import settings
 from glgpt.gl import device as gl_device
 from glgpt.gl.device import Device, open_device
 
-# Draws the same examples in each run, so that a failure can be repeated.
+# Hypothesis draws the same examples in each run, so that a failure can be repeated.
 settings.register_profile("glgpt", derandomize=True, deadline=None, database=None)
 settings.register_profile("quick", settings.get_profile("glgpt"), max_examples=40)
 
@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Gives the run its own cache, shares the processors among its workers, and enables interrupts.
 
     - glgpt's cache is in a folder that is removed at the end of the run. The cache contains prepared probe results, so
-      that no test measures and all machines use the same kernel. Tests marked `alone` measure instead.
+      that no test times kernels and all machines use the same kernel. Tests marked `alone` do time kernels.
     - Mesa uses the user's shader cache: compiling takes most of the time of a run, and a key of that cache covers
       Mesa's build, the processor and the shader. The workers, the browsers and the commands that tests start share it.
     - Each of n workers computes with 1/n of the processors.
@@ -73,7 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """Returns once(name, fill). It returns a folder that all workers share; the first call with a name runs `fill`."""
+    """Returns once(name, fill), which returns a folder that all workers share.
+
+    The first call with a name fills the folder with `fill`.
+    """
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent  # each worker has its own folder within the run's folder

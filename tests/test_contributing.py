@@ -1,4 +1,4 @@
-"""Tests that CONTRIBUTING.md is true: the files it names exist, and existing code follows its lists."""
+"""Tests that CONTRIBUTING.md matches the code: the files it names exist, and existing code follows its lists."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def test_every_package_has_its_tests_in_a_folder_of_its_name() -> None:
         assert list((ROOT / "tests" / name).glob("test_*.py")), f"no tests/{name}"
 
 
-# Packages that may have more than twelve modules: they are alike and few readers need more than one.
-LARGE_PACKAGES = {"glgpt/cli/commands"}  # a command each
+# Packages that may have more than twelve modules: the modules are alike, and few readers need more than one.
+LARGE_PACKAGES = {"glgpt/cli/commands"}  # one module per command
 
 
 def test_a_package_has_at_most_twelve_modules_and_a_docstring() -> None:
@@ -84,7 +84,7 @@ def test_no_code_outside_a_family_knows_it() -> None:
 
 
 def test_every_module_of_a_family_is_in_the_table() -> None:
-    """Fails for a family that is not registered, or one that needs more than its module or more than data."""
+    """Fails for a family that is not registered, or whose module is long or imports ops, programs or the player."""
     modules = {path.stem for path in (ROOT / "glgpt/models/families").glob("*.py")} - {"__init__"}
     assert modules == {row.split(".")[0] for row in FAMILIES.values()}
     assert all(config_class(name).model_type == name for name in FAMILIES)

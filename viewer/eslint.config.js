@@ -1,5 +1,5 @@
-// Uses typescript-eslint's strict type-checked rules with four exceptions, and limits the length of lines and the
-// folders that each folder of src/ may import.
+// Extends typescript-eslint's strict type-checked rules: limits the folders that each folder of src/ may import, and
+// bans code that turns text into markup.
 import tseslint from "typescript-eslint";
 
 /** Lists globals that exist only with a document. Workers and tests have no document. */
@@ -20,7 +20,7 @@ const INTERFACE = {
   message: "Only app/ and dashboard/ may import user-interface packages.",
 };
 
-/** Returns a rule: imports must not match `regex`. */
+/** Returns a rule that refuses imports that match `regex`. */
 const noImports = (regex, message, ...more) => ["error", { patterns: [{ regex, message }, ...more] }];
 
 /** Returns the rules of a folder without DOM. Its imports must not match the regular expression `forbidden`. */

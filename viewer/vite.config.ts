@@ -3,7 +3,7 @@ import { defineConfig, type Plugin, type UserConfig } from "vite";
 
 /**
  * Prefixes the name of a CSS class with the name of its module, as in `text-token`. For `style.module.css`, the prefix
- * is the name of the folder; for `shared.module.css`, it is `ui`. A class that is named like its prefix gets none.
+ * is the name of the folder; for `shared.module.css`, it is `ui`. A class that is named like the prefix is not changed.
  */
 function className(name: string, file: string): string {
   const module = basename(file.split("?")[0]!, ".module.css");
@@ -32,12 +32,13 @@ const formats: Plugin = {
   load: (id) => (/@cfworker\/json-schema\/.*\/format\.js$/.test(id) ? "export const format = {};" : null),
 };
 
-// Builds the page. Relative addresses make it work under any path. One script and one style fit into a single file.
+// Builds the page with relative addresses, so that it works under any path, and with one script and one style sheet,
+// which `glgpt export --single-file` puts into the page.
 const page: UserConfig & { test: object } = {
   base: "./",
   css,
   plugins: [schemas, formats],
-  // Vitest also reads style sheets, and uses all processors. On a busy machine, a test may take ten times as long.
+  // Vitest also reads style sheets, and uses all processors. The timeout allows for a busy machine.
   test: { css: true, maxWorkers: "100%", testTimeout: 60_000 },
   build: { target: "es2022", assetsInlineLimit: 1 << 20, chunkSizeWarningLimit: 600, modulePreload: false },
 };

@@ -1,4 +1,4 @@
-// Runs a model with wllama or transformers.js. `run.py` opens this page and calls `measure`.
+// Runs a model with wllama or transformers.js. `run.py` opens rivals.html, which loads this file, and calls `measure`.
 
 /** Loads the model with wllama and returns a function that streams a greedy continuation. */
 async function wllama({ threads, context }) {
@@ -17,7 +17,7 @@ async function wllama({ threads, context }) {
   };
 }
 
-/** Loads the ONNX model with transformers.js on WebAssembly and returns the same kind of function. */
+/** Loads the ONNX model with transformers.js on WebAssembly and returns a function like that of `wllama`. */
 async function transformers({ threads, dtype }) {
   const { env, pipeline, TextStreamer } = await import("/npm/@huggingface/transformers/dist/transformers.web.js");
   Object.assign(env, { allowRemoteModels: false, allowLocalModels: true, localModelPath: "/onnx/" });
@@ -37,8 +37,8 @@ async function transformers({ threads, dtype }) {
 const ENGINES = { wllama, transformers };
 
 /**
- * Returns the milliseconds until the model was loaded, counted from the opening of the page, until the first token, and
- * of each token after it, and the text.
+ * Returns the text, and milliseconds: from the opening of the page until the model was loaded (`loaded`), from then to
+ * the first token (`first`), and from each token to the next (`each`).
  */
 globalThis.measure = async ({ engine, prompt, tokens, ...options }) => {
   const generate = await ENGINES[engine](options);

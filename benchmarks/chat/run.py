@@ -8,10 +8,10 @@
 
 All engines run on one machine, in alternating runs, and continue one prompt greedily. glgpt, wllama and llama.cpp read
 the same GGUF file (Q4_1); transformers.js reads an ONNX file of the same weights in q8 or q4. Each run starts a new
-process; for a page, this is a browser with an empty profile. `load` is the time from the start of the navigation to
-the page, or of the import in a program, until the model is ready. `first` is the time from then to the first token.
-The time of a token and the speed are those of the later tokens. Memory is the largest sum of the proportional set
-sizes (PSS: private memory and a share of shared memory) of the browser's or the program's processes.
+process; for a page, this is a browser with an empty profile. `load` is the time until the model is ready, from the
+start of the navigation (page) or of the import (program). `first` is the time from then to the first token. The time
+per token and the speed are measured on the later tokens. Memory is the largest sum of the proportional set sizes (PSS:
+private memory and a share of shared memory) of the browser's or the program's processes.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ class _IsolatedFiles(StaticFiles):
     """Serves files with the headers that isolate a page; only isolated pages have threads in WebAssembly."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
-        """Returns the answer with a file."""
+        """Returns the answer, with the headers added."""
         answer = super().file_response(*args, **options)
         answer.headers.update(ISOLATED)
         return answer
 
 
 def rivals_site(folder: Path, isolated: bool) -> Starlette:
-    """Returns a server of `folder`, with `rivals.html` and the models, and of the packages that the page loads.
+    """Returns an application that serves `folder` (`rivals.html`, the models) and the packages that the page loads.
 
     If `isolated`, the server sends the headers that a page needs for threads in WebAssembly.
     """

@@ -1,5 +1,5 @@
-// The training step in jax-js's WebGL backend: one jitted function from weights and a batch to the loss and the new
-// weights. jax-js counts the references to an array: `.ref` adds one, and every operation consumes one of each operand.
+// The training step in jax-js's WebGL backend: one jitted function, which returns the loss and the new state. jax-js
+// counts references to arrays: `.ref` adds a reference, and an operation consumes one reference to each operand.
 
 import { defaultDevice, init, jit, nn, numpy as np, tree, valueAndGrad } from "@jax-js/jax";
 import { batch, type Course, type Learner, type Shape, type Weights } from "./learner";

@@ -83,7 +83,7 @@ async function products(
     ms: time,
     gflops: (2 * m * k * n) / time / 1e6,
   });
-  // For each dtype, this is the time with the faster of the two fetch functions, which the page's probe would choose.
+  // Reports the time of the faster fetch function for each dtype; the page's probe would choose this function.
   const rows = [row("tfjs", ms[0]!), row("glgpt f32", least(ms[1]!, ms[2]!)), row("glgpt f16", least(ms[3]!, ms[4]!))];
   return { rows, apart };
 }

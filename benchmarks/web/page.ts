@@ -40,9 +40,9 @@ export interface Contender {
 }
 
 /**
- * Returns each contender's milliseconds per play. The contenders are measured in turns, in series of at most `most` + 1
- * plays each. The result is the slope from one play to a series of plays, so that it excludes the readback; it is the
- * median of the rounds.
+ * Returns each contender's milliseconds per play, the median of the rounds. The contenders are measured in turns. A
+ * round measures one play and a series of n + 1 plays (n <= `most`); their difference divided by n excludes the
+ * readback.
  */
 export async function slopes(
   contenders: Contender[],

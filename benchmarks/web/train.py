@@ -24,7 +24,7 @@ from glgpt.training.settings import PRESETS
 # Size -> engines that are compared with the page. jax-js would take minutes for a step of `small`.
 SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}
 VOCABULARY = 256  # one token per byte
-LARGEST = 16384  # maximum texture side of the programs, in texels; some devices have a lower limit than `small` needs
+LARGEST = 16384  # maximum texture side of the programs, in texels; `small` needs more than some devices support
 LR = 1e-3
 APART = {"f32": 1e-3, "f16": 5e-3}  # maximum difference of the first losses, in nats
 

@@ -14,7 +14,7 @@ import { startTfjs } from "./tfjs";
 
 export interface TrainTask {
   rounds: number;
-  /** Number of operations of the program in fma.json. */
+  /** Number of floating-point operations of the program in fma.json. */
   peak_flops: number;
   lr: number;
   seed: number;
@@ -68,7 +68,7 @@ class OurLearner implements Learner {
       const first = firstIds(this.course, this.shape, this.trainer.steps + 1);
       results.push(...(await this.trainer.submit(this.course.ids, first, this.course.lr)));
     }
-    results.push(...(await this.trainer.drain())); // waits for the last update: its step's readback is issued after it
+    results.push(...(await this.trainer.drain())); // the loss of a step is read back after its update
     return results.map(({ loss }) => loss);
   }
 
@@ -99,7 +99,7 @@ class Peak {
     return new Peak(player, flops, { engine: "fma", time: timer(player, "bench", texture) });
   }
 
-  /** Takes `count` more samples, each from the slope over a series of plays. Is called repeatedly throughout a run. */
+  /** Takes `count` more samples, each from the slope over a series of plays. */
   async sample(count: number): Promise<void> {
     for (let i = 0; i < count; i++) {
       const [ms] = await slopes([this.contender], 1, Infinity);

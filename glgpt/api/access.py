@@ -42,7 +42,7 @@ def api_key(given: str | None, file: str | None) -> str | None:
 
 
 class Access:
-    """Middleware that refuses requests without the key, and requests from web pages of other origins.
+    """Middleware that refuses requests without the key (if there is one), and those from web pages of other origins.
 
     Pages of `origins` may read answers (CORS). A request from any other page is refused, even if it needs no CORS
     permission, because it would use the device too.

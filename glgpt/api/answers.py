@@ -26,7 +26,7 @@ class Answer:
     tools: Tools | None = None
     id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
-    _offsets: dict[int, int] = field(default_factory=dict)  # by index of a text: the characters of its tokens so far
+    _offsets: dict[int, int] = field(default_factory=dict)  # by index of a text: number of characters so far
     _parsers: dict[int, CallParser] = field(default_factory=dict)  # by index of a text, if it may call functions
     _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # by index of a text: the unsent tokens
 
@@ -55,7 +55,7 @@ class Answer:
         return self._object("chat.completion" if self.chat else "text_completion", found) | {"usage": usage}
 
     def begin(self, index: int) -> dict[str, Any]:
-        """Returns the first piece of a chat text, which names the role."""
+        """Returns the first piece of a chat text: the role, without content."""
         return self._piece([{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
 
     def pieces(self, event: Event) -> Iterator[dict[str, Any]]:

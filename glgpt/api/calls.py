@@ -19,7 +19,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class CallPart:
-    """A part of call number `index`. Only a call's first part has `name`. `arguments` is the next piece of JSON."""
+    """A part of call number `index`; `arguments` is a piece of its JSON. Only a call's first part has `name`."""
 
     index: int
     arguments: str = ""
@@ -34,9 +34,8 @@ class CallParser:
     """Separates a model's text into content and calls of the functions `names`.
 
     A call is `{"name": …, "arguments": {…}}` between <tool_call> and </tool_call>, as Qwen, Hermes and SmolLM2 write
-    it. The tags may be missing at the beginning of the text and after another call, and "parameters" may replace
-    "arguments", as Llama 3 writes it. Calls of other functions stay content. After `most` calls, the rest of the text
-    is dropped.
+    it. A call that begins the text or follows another call may lack the tags, and "parameters" may replace "arguments",
+    as Llama 3 writes it. Calls of other functions stay content. After `most` calls, the rest of the text is dropped.
     """
 
     names: Collection[str]

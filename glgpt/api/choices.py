@@ -40,8 +40,8 @@ class Choice:
     """A text that is being generated. `emit` receives its events; `ends` are the token ids that end it.
 
     `row` holds the prompt and the continuation, in the batch of all texts that the model continues together. `top` is
-    the number of likeliest tokens to report with each token; None reports no log probabilities. The methods are called
-    in the thread of the model.
+    the number of likeliest tokens to report with each token; None reports no log probabilities. The public methods are
+    called in the thread of the model.
     """
 
     index: int

@@ -54,7 +54,7 @@ class Wanted:
 
 @dataclass(eq=False)
 class Job:
-    """A request: its texts, the time of its arrival, and whether its first token was generated."""
+    """Holds a request's texts and the time of its arrival."""
 
     choices: list[Choice]
     came: float = field(default_factory=time.perf_counter)
@@ -106,7 +106,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Returns the number of texts that wait for a place."""
+        """Returns the number of texts that wait for their generation to start."""
         return self._batch.waiting + sum(len(job.choices) for job in self._new)
 
     def chat_prompt(self, messages: list[dict[str, Any]], tools: Tools | None = None) -> ChatPrompt:
@@ -233,7 +233,7 @@ class Engine:
     def _step(self) -> bool:
         """Ends cancelled jobs, queues the texts of new jobs and takes a step of generation.
 
-        The step starts queued texts, or, if none can start, continues the active texts by a token (`_batch.advance`).
+        The step starts queued texts, or, if none can start, continues the active texts (`_batch.advance`).
         Returns False if the thread must end.
         """
         with self._change:

@@ -46,7 +46,7 @@ ALLOWED = {
 
 
 class ApiError(Exception):
-    """An answer with a status other than 200. `param` is the request's field at fault; programs read `code`."""
+    """An answer with a status other than 200; `param` is the request's field at fault, `code` identifies the error."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class Api:
         self._since = int(time.time())
         # Separate threads, so that constraints that take seconds to compile do not delay other requests.
         self._compilers = ThreadPoolExecutor(COMPILERS, "glgpt-compile")
-        self._compiling = 0  # number of texts whose constraints are being compiled or wait for it
+        self._compiling = 0  # number of texts whose constraints are being compiled or wait to be compiled
         metrics.DRAINING.set_function(lambda: self.draining)
         posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/chat/completions": self._chat,

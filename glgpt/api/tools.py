@@ -113,7 +113,7 @@ class Tools:
         calls, own = [], {}
         for i, tool in enumerate(self.functions):
             schema = tool.function.parameters or dict(NO_PARAMETERS)
-            if not COMBINED & schema.keys():  # otherwise this would forbid the properties that combined schemas define
+            if not COMBINED & schema.keys():  # the key would also forbid properties that only combined schemas define
                 schema = {"additionalProperties": False} | schema
             own[str(i)] = _moved(schema, f"#/$defs/{i}")
             properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{i}"}}

@@ -1,7 +1,4 @@
-"""Benchmarks a device and the engine: measures the device's peak rates; reports other rates as shares of them.
-
-The rate of prefill is reported as a share of the rate of the matrix products.
-"""
+"""Benchmarks a device and the engine on it: products of matrices, prefill, decoding and loading."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Measure:
         self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:
-        """Adds a function to time, in series of `repeats` plays; 0: as many as take 40 ms, but from 1 to 64."""
+        """Adds a function to time, in series of `repeats` plays; 0: as many as take 40 ms, within 1 to 64."""
         play()
         self.finish()
         if not repeats:

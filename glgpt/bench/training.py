@@ -132,7 +132,7 @@ def _over(player: Player, entries: dict[str, Entry]) -> Player:
 
 
 def _product_rate(trainer: Trainer, rounds: int, until: float) -> float:
-    """Returns the GFLOPS of one block's forward products, measured as separate programs, with a row per batch token."""
+    """Returns the GFLOPS of one block's forward products for all tokens of a batch, measured as separate programs."""
     rows, device = trainer.recipe.batch * trainer.recipe.context, trainer.device
     block = [p for p in trainer.config.parameters.values() if p.product and p.layer == 0]
     shapes, kernel = [(rows, *p.unpadded) for p in block], replace(trainer.choice.kernel, contiguous=0)

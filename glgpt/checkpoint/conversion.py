@@ -133,7 +133,7 @@ def _searched(_: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _kind(own: str, columns: int, dtype: str) -> TensorType:
     kind = _KINDS["q8" if dtype == "q4" and own in _PRECISE else dtype]
-    return kind if columns % kind.block == 0 else F16  # F16 if a row is not a whole number of blocks
+    return kind if columns % kind.block == 0 else F16
 
 
 def _check_written(checkpoint: Checkpoint, made: Path) -> None:

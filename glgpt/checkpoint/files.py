@@ -13,7 +13,10 @@ WEIGHT_FILES = tuple(name + suffix for name in _PLAIN for suffix in ("", ".index
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Reads an index; returns the shard (a file) of each tensor. Raises FileError for a shard outside the folder."""
+    """Reads an index; returns the shard (a file) of each tensor.
+
+    Raises FileError for an invalid index, such as one that names a shard outside the folder.
+    """
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise FileError(f"{quoted(index, 300)} has no weight_map")

@@ -100,8 +100,8 @@ def _smollm2() -> Path:
 def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[str, Any]) -> str:
     """Returns a checkpoint's name, for messages and pages.
 
-    This is `name_or_path` unless it is the path of the model's folder or file: a Hub name, "smollm2" or "RUN@400", for
-    example. Otherwise it is a name in the model's `config.json`, or else the name of the folder or file.
+    If `name_or_path` is not the path of the model's folder or file, it is the name: a Hub name, "smollm2" or "RUN@400",
+    for example. Otherwise the name is one in the model's `config.json`, or else that of the folder or file.
     `_name_or_path` in `config.json` is ignored unless it has the form of a Hub name: an absolute path, for example,
     only locates a copy of the model.
     """

@@ -129,7 +129,7 @@ def _fetch(name: str) -> Path:
     missed: list[Exception] = []  # errors for files that are not cached while the Hub cannot be reached
 
     def get(file: str) -> bool:
-        # The folder's name is the commit. As the `revision`, it makes all files those of one commit, and a file in the
+        # The folder's name is the commit. With it as the `revision`, all files are of one commit, and a file in the
         # cache needs no request.
         if cached(name, file, revision=folder.name) is _CACHED_NO_EXIST:
             return False

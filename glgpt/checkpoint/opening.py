@@ -70,12 +70,12 @@ class Checkpoint:
         return cls(path, config, tensors, name, None, None if adapter is None else Adapter.open(adapter, config))
 
     def shortened(self, positions: int) -> Checkpoint:
-        """Returns the model limited to this many positions, for which caches and position tables are smaller."""
+        """Returns the checkpoint limited to a context of `positions` tokens, for smaller caches and position tables."""
         config = self.config.shortened(positions)
         return Checkpoint(self.path, config, self._tensors, self.name, self.whole, self.adapter)
 
     def without_adapter(self) -> Checkpoint:
-        """Returns the model with the weights of its files, without an adapter's changes."""
+        """Returns the checkpoint without an adapter's changes."""
         return Checkpoint(self.path, self.config, self._tensors, self.name, self.whole)
 
     def adapts(self, name: str) -> bool:

@@ -1,8 +1,8 @@
 """The command line `glgpt`: `main` parses arguments, runs a subcommand and returns the exit code.
 
-Exit code 0 means success, 1 means a comparison beyond its tolerance, a failed op or a diverged run, and 2 means bad
-input. Apart from the processes that a federation starts, only this package parses arguments, draws progress bars and
-prints errors. It depends on all other packages, and none of these depends on it.
+Exit code 0 means success, 1 means a comparison beyond its tolerance, a failed op of the self-test or a diverged
+training, and 2 means bad input. Apart from the processes that a federation starts, only this package parses arguments,
+draws progress bars and prints errors. It may import all other packages, and none of these imports it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from glgpt.system.signals import Terminated, unwinding
 
 # Exit codes of a program that SIGINT, SIGPIPE or SIGTERM ended, as a shell reports them
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
-MAX_ERROR_CHARACTERS = 1000  # maximum characters of an error message
+MAX_ERROR_CHARACTERS = 1000
 
 
 def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | None = None) -> int:
     """Runs one command line and returns its exit code.
 
     `leave(number)` ends the process with the exit code for the signal `number`. It is called after the clean-up that
-    follows a signal, or at once if another signal arrives while the clean-up takes long.
+    follows a signal, or when another signal arrives after two seconds of clean-up.
     """
     try:
         _ready_streams()

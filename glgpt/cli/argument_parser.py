@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         found, rest = super().parse_known_args(args, namespace)
         if self.late and getattr(found, self.late) is None:
             rest = self._take_late(found, rest)
-        if rest and self._subparsers is None:  # otherwise the main parser would report them and refer to the main help
+        if rest and self._subparsers is None:  # reported here, because the main parser would refer to its own help
             self.error(self._unknown(rest))
         return found, rest
 

@@ -115,7 +115,8 @@ class Watcher:
 class Log(Watcher):
     """Prints a line for the first step, every `LINE_EVERY` seconds, for each validation and for the last step.
 
-    For a long task other than steps, prints a line after `TASK_AFTER` seconds, and then every `LINE_EVERY` seconds.
+    For a long task other than steps, prints a line after `TASK_AFTER` seconds and, if the task reports its progress,
+    every `LINE_EVERY` seconds.
     """
 
     def __init__(self, stream: TextIO) -> None:

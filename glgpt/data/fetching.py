@@ -53,7 +53,7 @@ def kept_folder() -> Path:
 def address(name: str, mirror: str = MIRROR) -> str:
     """Returns the URL of a text: for `book:N` that of Project Gutenberg's book N at `mirror`, otherwise `name`.
 
-    `name` is returned as `http_address` writes it. Raises GlgptError if it, or the mirror, is not an http(s) address.
+    The URL is written as by `http_address`. Raises GlgptError if `mirror` (for a book) or `name` is not an http(s) URL.
     """
     book = BOOK.fullmatch(name)
     text, what = (mirror, "--mirror ") if book else (name, "")

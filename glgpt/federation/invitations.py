@@ -1,6 +1,6 @@
 """Creates and checks invitations: signed tokens that expire, can be revoked and may limit their uses.
 
-Only the hashes of the tokens are stored.
+Stores the hash of each token instead of the token.
 """
 
 from __future__ import annotations

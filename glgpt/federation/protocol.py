@@ -31,8 +31,8 @@ Dtype = Literal["f16", "f32", "int8", "exact"]
 DTYPES = get_args(Dtype)
 OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # the best values in simulations: docs/design/decisions/training.md
 
-# Close codes of a WebSocket, in addition to the standard ones: no valid invitation, or a client that does not suit the
-# session; a full session, or a lost seat; too many or too long messages, or unannounced data; removed by the host
+# Close codes of a WebSocket, in addition to the standard ones. NO_TOKEN: no valid invitation, or a client that does not
+# suit the session; FULL: a full session, or a lost seat; TOO_MUCH: too many or too long messages, or unannounced data
 NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410
 
 
@@ -227,8 +227,8 @@ def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
     """Returns the change from `before` to `after` as bytes, and the `scale` that `decode` needs (1 except for f16).
 
     `exact` stores `after` itself, so that no bit is lost. f16 stores the change divided by its largest magnitude, so
-    that small changes do not vanish; this magnitude is the `scale`. int8 has a scale for each block of `BLOCK` values,
-    which is part of the bytes.
+    that small changes do not vanish; this magnitude is the `scale`. In int8, the bytes also hold a scale for each block
+    of `BLOCK` values.
     """
     if dtype == "exact":
         return after.astype("<f4").tobytes(), 1.0

@@ -34,7 +34,7 @@ class MemberStatus(MemberRow):
     own_text: bool
     strikes: int  # number of consecutive invalid updates
     accepted: int  # number of accepted updates
-    answered: bool  # True if the open round has its update
+    answered: bool  # True if the open round has this device's update
     norm: float | None
     ping_ms: float
     bytes_in: int

@@ -133,11 +133,12 @@ class NormLimits:
         """Returns the largest norm that a change of `steps` steps may have.
 
         This is at most `PARAMETER_NORMS` times the parameters' norm. With `self.steps`, changes larger than AdamW can
-        make are not allowed. This matters in the first round, which lacks recent changes to compare with. In
-        later rounds, a further limit is `EARLIER_NORMS` times the larger of two numbers: the median norm of recent
-        changes, and the median of their norms per step multiplied by `steps`.
-        The second number is needed because recent changes may have taken fewer steps. Norms up to `NORM_FLOOR` times
-        the parameters' norm are always allowed.
+        make are not allowed. This matters in the first round, which lacks recent changes to compare with.
+
+        In later rounds, a further limit is `EARLIER_NORMS` times the larger of two numbers: the median norm of recent
+        changes, and the median of their norms per step multiplied by `steps`. The second number is needed because
+        recent changes may have taken fewer steps. Norms up to `NORM_FLOOR` times the parameters' norm are always
+        allowed.
         """
         most = PARAMETER_NORMS * self.parameters
         if self.steps is not None:
@@ -210,8 +211,8 @@ def median(rows: NDArray[np.float32]) -> Vector:
 def trimmed_mean(rows: NDArray[np.float32], share: float = TRIM, least: int = 1) -> Vector:
     """Returns the mean of `rows` [k, n] over the k clients, without the largest and smallest entries of each column.
 
-    Each of the n columns has one entry per client. A `share` of the entries is left out at each end, but at least
-    `least` entries. With fewer than three rows, nothing is left out.
+    Each of the n columns has one entry per client. At each end, a `share` of the entries, at least `least`, is left
+    out, but one entry always remains. With fewer than three rows, nothing is left out.
     """
     k = len(rows)
     out = min(max(least, int(k * share)), (k - 1) // 2) if k >= 3 else 0

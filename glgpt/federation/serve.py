@@ -260,9 +260,9 @@ def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
 
 
 def end_leftovers(files: Files) -> None:
-    """Ends the processes that a killed `serve` has left. Systems without /proc, such as macOS, are not supported.
+    """Ends the processes that a killed `serve` has left. Does nothing on systems without /proc, such as macOS.
 
-    Such processes would occupy the ports of the new `serve`, and both an old and a new gateway would answer a round.
+    Old processes would occupy the ports of the new `serve`, and both an old and a new gateway would answer a round.
     """
     noted = files.folder / PROCESSES
     leaders = set(map(int, noted.read_text().split() if noted.exists() else ()))

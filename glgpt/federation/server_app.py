@@ -1,7 +1,7 @@
 """Flower's ServerApp for a session: runs its rounds through Flower's public interface, from the last checkpoint on.
 
 To Flower, a site (a gateway with all its clients) is one node. A site's reply contains the updates of all its clients,
-or only their mean if the updates are large. The ServerApp makes each update a separate reply, so that any Flower
+or one combined update if they are large. The ServerApp makes each update a separate reply, so that any Flower
 strategy sees every client. It first drops invalid replies, because strategies raise exceptions for them.
 """
 
@@ -59,7 +59,7 @@ class Limits:
 
 
 def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits) -> list[Message]:
-    """Splits a site's reply into one per client. Drops invalid updates with a warning in the log."""
+    """Splits a site's reply into one reply per client. Drops invalid updates with a warning in the log."""
     if reply.has_error():
         logger.warning("a node failed: %s", quoted(reply.error.reason, 300))
         return []

@@ -282,7 +282,7 @@ class Files:
     def gateway_nodes(self) -> set[int]:
         """Returns the Flower node ids of the gateways that have connected to SuperLink before.
 
-        If these are all gateways, all other nodes are supernodes.
+        Once all gateways have connected, all other nodes are supernodes.
         """
         paths = (Files(self.run, site).node_number for site in range(self.session().gateways))
         return {int(path.read_text("utf-8")) for path in paths if path.exists()}
@@ -304,7 +304,7 @@ class Files:
 
 
 def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merges lines into one per round, in the order of the rounds.
+    """Merges lines of `rounds.jsonl` into one per round, in the order of the rounds.
 
     If a gateway or supernode has several lines about a round, later lines add to and override earlier ones.
     """

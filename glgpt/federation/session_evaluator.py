@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SessionEvaluator:
-    """Evaluates the shared model on this machine after each round. Opens `device` when the first round has ended."""
+    """Evaluates the shared model on this machine after each round. Opens `device` for the first evaluation."""
 
     def __init__(self, files: Files, device: str | int) -> None:
         self.files, self.session, self._device = files, files.session(), device
@@ -48,8 +48,8 @@ class SessionEvaluator:
     def catch_up(self, done: int) -> Iterator[dict[str, Any]]:
         """Evaluates and saves the model after the latest finished round, and yields the metrics of new rounds.
 
-        `done` is the number of finished rounds. If several rounds are new, only the last of them has been evaluated,
-        and the others are yielded without a validation loss. Yields nothing if no round is new since the previous call.
+        `done` is the number of finished rounds. If several rounds are new, only the last of them is evaluated, and
+        the others are yielded without a validation loss. Yields nothing if no round is new since the previous call.
         """
         if done <= self._kept:
             return

@@ -19,11 +19,11 @@ class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore
     """
 
     def pause_writing(self) -> None:
-        """Blocks sending: the transport's buffer is full."""
+        """Blocks sending until the transport's buffer has space again."""
         self.writable.clear()
 
     def resume_writing(self) -> None:
-        """Resumes sending: the transport's buffer has space again."""
+        """Resumes sending."""
         self.writable.set()
 
     def send_receive_event_to_app(self) -> None:

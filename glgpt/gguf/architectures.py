@@ -1,4 +1,4 @@
-"""Lists the model architectures that can be read from GGUF, and how Hugging Face names their settings and tensors."""
+"""Lists the model architectures of GGUF that are supported, and how Hugging Face names their settings and tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Architecture:
     head: str = "lm_head"
     constants: Mapping[str, Any] = field(default_factory=dict)
     rotated: tuple[str, ...] = ()  # tensors whose rows the file stores as interleaved pairs within each head
-    fused: tuple[str, ...] = ()  # file: rows of all queries, of all keys, of all values; checkpoint: grouped by head
+    # Tensors whose rows are ordered as all queries, all keys, all values in the file, and by head in the checkpoint
+    fused: tuple[str, ...] = ()
     transposed: tuple[str, ...] = ()  # tensors that are [in, out] in the checkpoint and [out, in] in the file
     also: tuple[str, ...] = ()  # other model types that are written to GGUF as this one, if no setting is lost
     norm_shift: float = 0.0  # a norm's gain in the file minus the checkpoint's; Gemma's checkpoints store gain - 1

@@ -30,7 +30,7 @@ class GgufBlocks:
     levels: NDArray[Any]
 
     def values(self) -> NDArray[np.float32]:
-        """Returns the values as float32 `[rows, columns]`, with the roundings of llama.cpp."""
+        """Returns the values as float32 `[rows, columns]`, rounded as in llama.cpp."""
         rows, columns = self.levels.shape
         found = self.levels.reshape(rows, -1, self.group).astype(np.float32)
         found *= self.scale.astype(np.float32)[:, :, None]

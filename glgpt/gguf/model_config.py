@@ -236,7 +236,7 @@ def _gpt2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attention_scalar(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
-    """Returns the number whose inverse square root scales attention's scores.
+    """Returns `query_pre_attn_scalar`, the number whose inverse square root scales attention's scores.
 
     It is `head_dim`, except in the family's largest model, which has `largest` layers: there it is hidden size / number
     of heads.

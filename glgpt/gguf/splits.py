@@ -71,11 +71,11 @@ DEFAULT = (
     r"\p{N}+",
     r"[0-9][0-9][0-9]",
 )
-PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)  # those that a page supports in a `Split` step
+PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)  # patterns that a page supports in a `Split` step
 
 
 def javascript(pattern: str) -> str:
-    """Returns a regular expression for JavaScript that matches like `pattern`, which must be one of the patterns above.
+    """Returns a regular expression for JavaScript that matches like `pattern`, which must be a pattern of this module.
 
     Replaces `\\s`, which differs in two characters in JavaScript. Also replaces possessive quantifiers and inline
     flags, which JavaScript does not have.

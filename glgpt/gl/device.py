@@ -108,8 +108,8 @@ class Device:
         The vertex shader `VERTEX` computes the triangle. Mesa's software drivers clip a triangle that extends beyond
         the viewport into two triangles. They shade a block of 4 x 4 pixels twice if both triangles touch it: in a small
         target, a quarter to a half of the blocks. For these drivers, the result is a viewport of twice the width and
-        height, and a triangle inside it; if the driver's limit is smaller than this viewport, it is the plain viewport
-        and the triangle that is clipped. The framebuffer or the scissor limits the pixels that are drawn.
+        height, and a triangle inside it, unless this viewport exceeds the driver's limit. Otherwise, the viewport is
+        `width` x `height`, and the triangle extends beyond it. The framebuffer or the scissor limits the drawn pixels.
         """
         if self.software and 2 * max(width, height) <= self._max_viewport:
             return 2 * width, 2 * height, INSIDE

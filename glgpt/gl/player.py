@@ -21,7 +21,7 @@ from glgpt.program.formats import Texels
 from glgpt.program.layout import Band, Layout, Matrix
 from glgpt.program.spec import Entry, Pass, Program, Texture, check
 
-# Maximum FLOPs of one draw. It takes 0.2 s at 50 GFLOPS, far less than the 2 s after which drivers reset the GPU.
+# Maximum FLOPs of one draw: 0.2 s at 50 GFLOPS, far less than the 2 s after which drivers reset the GPU.
 MAX_DRAW_FLOPS = 10_000_000_000
 GL_COLOR_BUFFER_BIT = 0x4000
 SCALAR_FORMATS = {"int": "i", "float": "f"}
@@ -33,9 +33,11 @@ class Player:
     `shared` maps texture names to textures of another player, such as weights; this player uses them but does not own
     them. A pass (`program.spec.Pass`) of more than `draw_flops` FLOPs is drawn in several ranges of columns, unless it
     has `slices` or a `row`.
+
     Shaders are compiled when an entry is first prepared or played, so that unused entries cost nothing. `close`
     releases the player's GL objects. If the player is garbage-collected first, the next use of the device releases
     them.
+
     `on_progress(entry, done, total)` is called while an entry is compiled (the first half of `total`), and while it is
     drawn for the first time (the second half), because some drivers compile a shader only when it is first used.
     Raises GlgptError if the program does not fit the device.
@@ -203,7 +205,7 @@ class Player:
     def prepare(self, entry: str) -> list[Callable[[], Any]]:
         """Returns the commands of an entry. The first call compiles the entry's shaders; `play` calls this method.
 
-        A ping-pong pair is two textures whose names are swapped after each call of an entry that lists the pair. The
+        A ping-pong pair is two textures whose names are swapped after each call of an entry that lists the pair. Each
         entry has a list of commands for each combination of swapped and unswapped pairs among its textures.
         """
         found = self.entry(entry)

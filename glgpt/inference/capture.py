@@ -39,7 +39,7 @@ class RawTexture:
     start: int
 
 
-# Maximum older programs that are retained, for example the program without edits while edits are compared; if texture
+# Number of older programs that are retained, for example the program without edits while edits are compared; if texture
 # memory is limited, none are retained.
 KEPT = 2
 MIN_CONTEXT = 16  # minimum number of positions of the caches

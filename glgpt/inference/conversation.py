@@ -22,13 +22,15 @@ ANSWER_SHARE = 4  # a prompt leaves 1/4 of the context for an answer, or the ans
 class Conversation:
     """A list of messages to which a model adds its answers.
 
-    A turn is a user message and the answer to it. The model's caches retain the prompt that was read, so a turn only
-    computes the previous answer, as part of the prompt, and its own tokens; the logits are bit-equal to those of a new
-    conversation with the same messages. Messages may be edited and removed; all tokens from the first changed token on
-    are then computed again. If the context is too full for another answer, the model no longer reads the oldest
-    messages: whole turns are left out until the rest fills at most half of the context, or only the last turn is left.
-    The system message is never left out. `dropped` is the number of messages left out; `messages` still has all
-    messages. `notice` is text to show to the user.
+    A turn is a user message and the answer to it. The model's caches retain the prompt that was read, so a turn
+    computes only the previous answer, as part of the prompt, and its own tokens. The logits are bit-equal to those of a
+    new conversation with the same messages. Messages may be edited and removed; all tokens from the first changed token
+    on are then computed again.
+
+    If the context is too full for another answer, the model no longer reads the oldest messages: whole turns are left
+    out until the rest fills at most half of the context, or only the last turn is left. The system message is never
+    left out. `dropped` is the number of messages left out; `messages` still has all messages. `notice` is text to show
+    to the user.
 
     Several conversations may use one model, but each of them overwrites the model's caches.
     """

@@ -30,8 +30,8 @@ class Decoder:
 
     Generations may be interleaved: a generation refills the caches if another generation has used them since. `check`
     is called before each token; a trainer's method prepares the weights, and a model's method raises if the model is
-    closed. Unless the sampler adjusts logits, the device samples the tokens, and each token is read back while the
-    device computes the next one.
+    closed. Unless the sampler adjusts logits, the device samples the tokens. Without a constraint, it then computes the
+    next token while a token is read back.
     """
 
     def __init__(self, player: Player, context: int, check: Callable[[], None]) -> None:
@@ -116,8 +116,8 @@ class Decoder:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        If the context is full, drops the first tokens of `ids` to append a token; after the last token, leaves `ids`
-        unchanged. `run` receives the statistics. `begin` is called each time before the caches are filled. With
+        If the context is full, appending a token drops the first tokens of `ids`; the last token is then not appended.
+        `run` receives the statistics. `begin` is called each time before the caches are filled. With
         `chunks`, the prompt is read in these chunks, and chunks that the caches already hold are reused as in `fill`.
         """
         given = chunks
@@ -211,8 +211,8 @@ class Decoder:
         self.masked.play(sampler, matcher, step, self._logits.cols)
         self._chosen.start()
         more = wanted > 1 and len(ids) < self.context
-        # `decode` may start early only if an undecided draw can restore its logits. After a refill, they come from a
-        # prefill, and `decode` would not give the same bits.
+        # `decode` may start early only if the logits that it overwrites can be computed again after an undecided draw.
+        # After a refill, these logits come from a prefill, and `decode` would not give the same bits.
         ahead = more and not refilled
         if ahead:
             self.player.play("decode", pos=len(ids))
@@ -241,7 +241,7 @@ class Decoder:
         self._chosen.start()
 
     def _from_row(self, ids: list[int], sampler: Sampler, step: int) -> int:
-        """Returns the token after `ids`, sampled on the host; discards a token that the device has started early."""
+        """Returns the token after `ids`, sampled on the host; discards the token that the device computes ahead."""
         if len(self._chosen):
             self._chosen.drop()
             upload_token(self.player, ids[-1])

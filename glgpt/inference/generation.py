@@ -62,9 +62,9 @@ def continuation(
 ) -> Iterator[int]:
     """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-    If the context is full, drops the first tokens of `ids` to append a token; after the last token, leaves `ids`
-    unchanged. `run` receives the statistics. `ready` is called before each token, outside the token's measured time;
-    `following` returns the token after `ids`.
+    If the context is full, appending a token drops the first tokens of `ids`; the last token is then not appended.
+    `run` receives the statistics. `ready` is called before each token, outside the token's measured time; `following`
+    returns the token after `ids`.
     """
     run.prefill_tokens = len(ids)
     for wanted in range(tokens, 0, -1):
@@ -122,7 +122,7 @@ class StopText:
 
     @staticmethod
     def _begun(text: str, stop: str) -> int:
-        """Returns where the longest ending of `text` that is a beginning of `stop` starts; if none is, `len(text)`."""
+        """Returns the start of the longest suffix of `text` that is a prefix of `stop`; `len(text)` if none is."""
         most = min(len(stop) - 1, len(text))
         return len(text) - next(n for n in range(most, -1, -1) if text.endswith(stop[:n]))
 

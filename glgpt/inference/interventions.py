@@ -171,7 +171,7 @@ def _factor(value: object) -> float:
 def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
     """Returns the activation with this name, or the activations of the part with this name.
 
-    Those of a part are its contributions to the residual stream, or, with `by_head`, its activations of kind `heads`.
+    For a part, returns its contributions to the residual stream, or, with `by_head`, its activations of kind `heads`.
     Raises GlgptError if there are none, or if one has no heads and `by_head` is True.
     """
     known, found = config.activations, list[Activation]()

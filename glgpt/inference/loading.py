@@ -19,7 +19,7 @@ def load(name_or_path: str | Path | None = None, dtype: str | None = None, **opt
     servers require). With wire "f32", a split model generates the same text as the unsplit model; the other formats
     round the hidden states, which may change the text.
 
-    Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before any pass runs.
+    Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded.
     """
     if options.get("rest") is None and options.get("plan") is None:
         return LanguageModel.from_pretrained(name_or_path, dtype, **options)

@@ -136,7 +136,7 @@ class LanguageModel:
 
         `glgpt.load` also loads models that are split over servers.
 
-        Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded, before any pass runs.
+        Raises GlgptError, naming the file and the tensor, for anything that cannot be loaded.
         """
         options = checked_options(name_or_path, dtype, options)
         if split := [name for name in ("rest", "plan") if name in options]:
@@ -508,7 +508,7 @@ class LanguageModel:
         if len(seeds) != len(texts):
             raise GlgptError(f"{len(seeds)} seeds were given for {len(texts)} prompts; give one for each")
         each = [replace(options, seed=seed) for seed in seeds]
-        if self._batch is None:  # one after another
+        if self._batch is None:
             return [self._continued(ids, tokens, own, stop, eos) for ids, own in zip(texts, each, strict=True)]
         rows = [Row(ids, self.sampler(own), tokens) for ids, own in zip(texts, each, strict=True)]
         self._reserve(max(map(len, texts), default=0), tokens)

@@ -24,10 +24,10 @@ from glgpt.program.spec import Limits, Program
 from glgpt.program.weight_formats import WeightFormats
 
 MAX_TEXTS = 16  # maximum texts in a batch
-MAX_BATCH_TOKENS = 2048  # maximum tokens in a batch: enough to fill a GPU
+MAX_BATCH_TOKENS = 2048  # maximum tokens in a batch of several texts: enough to fill a GPU
 MAX_SOFTWARE_BATCH_TOKENS = 512  # maximum on software GL
 MIN_PADDED_TOKENS = 16  # texts are padded to at least this many tokens
-MAX_LOGITS_BYTES = 1 << 28  # maximum bytes of the logits of a batch
+MAX_LOGITS_BYTES = 1 << 28  # maximum bytes of the logits of a batch of several texts
 
 
 def windows_program(

@@ -70,7 +70,7 @@ class CaseResult:
     greedy: tuple[int, int] | None = None  # numbers of greedy tokens: (before the first difference, in total)
     activations: list[Worst] = field(default_factory=list)  # in the order of computation
     greedy_counts: bool = True  # True: the greedy tokens must agree
-    tie: bool = False  # True: where they first differ, both greedy tokens are equally likely within the tolerance
+    tie: bool = False  # True: at the first difference, both tokens are equally likely within the tolerance
 
     @property
     def first_off(self) -> Worst | None:

@@ -119,7 +119,7 @@ def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:
 def _ids(plain: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
     """Returns the ids of `TEXT` without the characters that the tokenizer cannot encode.
 
-    Returns ids that the model generates instead without a tokenizer, or if fewer than `MIN_TOKENS` tokens remain.
+    Without a tokenizer, or if fewer than `MIN_TOKENS` tokens remain, returns ids that the model generates.
     """
     most = plain.config.n_positions
     if tokenizer:

@@ -106,8 +106,9 @@ class Activation:
         """Returns the values of `valid` tokens from `start` on, in the natural shape without padding.
 
         `matrix` is the matrix in the texture. Its first row is for token `start`; in a cache, it is for position 0.
-        `total` is the number of tokens so far. Scores and patterns become `[heads, valid, total]`, with -inf for scores
-        of keys to which a token does not attend; caches become `[heads, valid, d_head]`, and others `[valid, width]`.
+        `total` is the number of tokens of the text. Scores and patterns become `[heads, valid, total]`, with -inf for
+        scores of keys to which a token does not attend; caches become `[heads, valid, d_head]`, and others
+        `[valid, width]`.
         """
         cube: Floats
         if self.square:

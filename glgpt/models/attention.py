@@ -80,7 +80,7 @@ def _plain(config: ModelConfig) -> bool:
 
 
 def _firsts(config: ModelConfig, outs: Sequence[Tensor]) -> list[int]:
-    """Returns at which texel columns q, k and v begin in their common product; zeros if each has a separate product."""
+    """Returns the texel columns at which q, k and v begin in their common product; zeros for separate products."""
     if "qkv" not in config.tensors:
         return [0, 0, 0]
     widths = [out.cols // 4 for out in outs]

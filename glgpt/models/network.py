@@ -39,8 +39,8 @@ from glgpt.program.weight_formats import WeightFormats, activations
 DecodedRow = ops.NormedRow | ops.Stream  # a row of the residual stream, before its next norm
 
 # For a product of at least this many rows, a GPU decodes integer weights to the format of the product's inputs once,
-# before the product, instead of in each fragment. If that is f16, weights below 1e-6 then lose precision, since f16 has
-# only a few bits for them.
+# before the product, instead of in each fragment. If this format is f16, weights below 1e-6 lose precision, since f16
+# has only a few bits for them.
 MANY_ROWS = 256
 
 # Activation that attention or MLP adds to the stream -> the activation before the norm that produces it.
@@ -125,7 +125,7 @@ class Network:
         self.batch, self.cached, self.role = batch or Batch(1), batch is None, role
         self.rows = self._rows(self.texts) if self.texts else None
         self.format = FORMATS[self.dtype]
-        self.trains_packed = role == "state" and self.format.packed  # products then do not apply `act`, tape or not
+        self.trains_packed = role == "state" and self.format.packed  # products then never apply `act`
         self.heads = self.dtype if role == "state" else "f32"
         self.kernel = kernel.for_format(self.format, rec.limits)
         self.splits = self._splits()
@@ -235,7 +235,7 @@ class Network:
         return self.rec.output(tensor) if tensor.name in self.names else tensor
 
     def drop(self, x: Tensor, site: int) -> Tensor:
-        """Returns x after dropout; x itself if the batch has no dropout. `site` is its number in the model."""
+        """Returns x after dropout; x itself if the batch has no dropout. `site` is the dropout's number."""
         rate = self.batch.dropout
         return ops.dropout(self.rec, x, rate, site, f"{x.name}.kept") if rate else x
 
@@ -374,7 +374,7 @@ class Network:
     def ids(self, t: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Returns the input that holds the ids of t tokens of each sequence, and the inputs with an index of these ids.
 
-        The backward pass reads the index (`ops.sorted_index`); it is None without a tape.
+        The backward pass reads the index (`ops.sorted_index`). The index is None if no gradients are recorded.
         """
         rec, rows = self.rec, t * self.batch.size
         if self.decoding:

@@ -38,12 +38,13 @@ def gradient_norm(
 ) -> Tensor:
     """Records the norm of all gradients together: (norm, factor by which to multiply gradients, finite, 0), `[1, 4]`.
 
-    `finite` is 1 if the norm is finite, otherwise 0. The argument `gradients` has the gradients of (sum of losses) /
-    `rows`. The norm, and the gradients after multiplication by the factor, are those of the mean loss over the targets.
-    The second column of `losses` `[.., 4]` has the number of targets of each micro-batch; the first `micro_batches`
-    rows are added up. Without targets, the norm is 0. The factor also clips the norm to `clip`; 0 disables clipping.
-    With a loss scale, the argument `gradients` has been multiplied by it; the norm is without it, and the factor
-    divides by it. After an overflow, `finite` stays 0.
+    `finite` is 1 if the norm is finite, otherwise 0. `gradients` are those of (sum of losses) / `rows`. The norm, and
+    the gradients after multiplication by the factor, are those of the mean loss over the targets. The factor also clips
+    the norm to `clip`; 0 disables clipping. The second column of `losses` `[.., 4]` has the number of targets of each
+    micro-batch; its first `micro_batches` values are added up.
+
+    With a loss scale `scale`, `gradients` have been multiplied by it. The norm does not include the scale, and the
+    factor divides by it. `finite` is also 0 while the flag `scale.overflowed` is 1.
     """
     sums = [
         _sum_squares(rec, gradients[i : i + MAX_TENSORS], f"{name}.{i}") for i in range(0, len(gradients), MAX_TENSORS)

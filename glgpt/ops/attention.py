@@ -122,15 +122,15 @@ def scores(
     masked: float = MASKED,
     to_position: bool = False,
 ) -> Tensor:
-    """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for the rows t, with the limits of `rows`.
+    """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for each position t, with the limits of `rows`.
 
     Scores of keys to which the query does not attend (s > pos + t, or before the window) are `masked`.
 
     If q or k has fewer heads than `n_head`, neighbouring heads of scores share a head of q or k (grouped-query
     attention, Ainslie et al. 2023). The gradient assumes that `pos` is 0 and that q and k have no other rows. With
-    `to_position`, a fragment writes nothing if its keys are after the positions of all its rows: a prompt is processed
-    in chunks, and an early chunk needs only some of the keys. `rows.keys` instead excludes the same keys for all rows
-    of the pass; if it is set, `to_position` is ignored.
+    `to_position`, a fragment writes nothing if its keys are after the positions of all its rows, which saves time in
+    the early chunks of a prompt. `rows.keys` instead excludes the same keys for all rows of the pass; if it is set,
+    `to_position` is ignored.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     padded = -(-count // tile_rows) * tile_rows
@@ -237,8 +237,8 @@ def attend(
 ) -> Tensor:
     """Records z[t] = scale * sum over s of pattern[t, s] v[s] for each head: `[T, n_head * d]`, stored as `dtype`.
 
-    `pattern` has the rows of `scores`. `group` neighbouring heads share one head of v. Raises ValueError if the rows of
-    several sequences cannot be split evenly into the row tiles of the pattern.
+    `pattern` has a row for each token and head, as `scores` has. `group` neighbouring heads share one head of v. Raises
+    ValueError if the rows of several sequences cannot be split evenly into the row tiles of the pattern.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     tr = pattern.layout.tiles[0]
@@ -273,9 +273,9 @@ def attend_row(
 ) -> Row:
     """Records the softmax of one row's scores `[n_head, context]`, and z (as in `attend`).
 
-    One row has too few columns to fill a GPU, so ranges of at least `least` keys are computed in parallel. The result
-    is then an `AttendedRow`, and the product that reads it combines the ranges. On software GL, one range of all keys
-    is faster; with one range, the result is z. `group` heads share one head of v. With `rows`, the scores are
+    The columns of one row of z do not fill a GPU, so ranges of at least `least` keys are computed in parallel. The
+    result is then an `AttendedRow`, and the product that reads it combines the ranges. On software GL, one range of all
+    keys is faster; with one range, the result is z. `group` heads share one head of v. With `rows`, the scores are
     `[size * n_head, context]`; the result is then z of each text, `[size, n_head * d]`, and another pass combines the
     ranges if there are several.
     """
@@ -324,7 +324,7 @@ def scores_rows(
 def adopt(rec: Recorder, k: Tensor, v: Tensor, shared_k: Tensor, shared_v: Tensor, size: int) -> None:
     """Records a copy of `size` rows of one text's keys and values, from row `pos` on, to the shared states.
 
-    The rows are written from row `row` on. With the shared states as k and v, the op copies from these to the states
+    The rows of the copy begin at row `row`. With the shared states as k and v, the op copies from these to the states
     of one text.
     """
     inputs, outputs = {"k": k, "v": v}, {"shared_k": shared_k, "shared_v": shared_v}

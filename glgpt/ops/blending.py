@@ -21,8 +21,8 @@ from glgpt.program.tensor import Tensor
 # with either if pairs of pixels add up their sums before blending (PAIRS, see `pair.glsl`).
 FLOATS, WITH_INTEGERS, PAIRS = Pixels(2, 1, False), Pixels(1, 2, False), Pixels(1, 2, True)
 SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
-LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # texels of K in a slice: the first that divides K, so that slices are equal
-# For integer weights and pairs of pixels: slices of K are half as long if a product has fewer texels of partial sums
+LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # lengths of a slice in texels of K; the first that divides K is taken
+# For integer weights with pairs of pixels: slices of K are half as long if a product has fewer texels of partial sums
 # than the first number, and twice as long if it has at least the second number.
 MIN_SUMS, MIN_SUMS_OF_LONG_SLICES = 4_000, 250_000
 WIDE_SLICES = 3  # number of slices if a product has at least `WIDE` columns of fragments; 4 with two bands
@@ -50,7 +50,10 @@ def stream(
     gain: Tensor | None,
     pairs: bool,
 ) -> Stream:
-    """Records the row x `[1, C]` as a residual stream in `strides` parts; the other arguments are as in `Stream`."""
+    """Records the row x `[1, C]` as a residual stream in `strides` parts.
+
+    `pairs` is as in `Pixels`; the other arguments are as in `Stream`.
+    """
     stride, pixels = x.cols // (4 * strides), PAIRS if pairs else FLOATS if strides == 2 else WITH_INTEGERS
     out = rec.scratch(f"{x.name}.stream", pixels.targets(_width(stride, pixels), strides))
     defines: Defines = {"BY": pixels.by, "STRIDE": stride, "STRIDES": strides}
@@ -66,10 +69,10 @@ def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
 
 
 def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> tuple[list[PartialSums], StreamMoments]:
-    """Records products of one row with several weights `[C, N]`, and the moments of the row, in one pass.
+    """Records products with several weights `[C, N]`, and the moments of the residual stream x, in one pass.
 
-    The row is the residual stream x times the gain of its next norm. Returns the partial sums of each product, and the
-    moments.
+    The products multiply x times the gain of its next norm; the moments are those of x without the gain. Returns the
+    partial sums of each product, and the moments.
     """
     k4, regions, found, first, cost = x.cols // 4, [], [], 0, Cost()
     pixels = _pixels(rec, x.pixels.pairs, weights)
@@ -156,7 +159,7 @@ def _walk(w: Tensor, k4: int, pixels: Pixels, weights: Sequence[Tensor]) -> Defi
 
 
 def _band(pixels: Pixels) -> Defines:
-    """Returns the defines for the number of bands and for the number of a pixel's band."""
+    """Returns the defines for the number of bands and for the index of a pixel's band."""
     return {"BANDS": pixels.bands, "BAND": f"(int(gl_FragCoord.y) {'& 1' if pixels.pairs else f'/ {pixels.by}'})"}
 
 

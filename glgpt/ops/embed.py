@@ -1,7 +1,7 @@
 """Token and position embeddings, and their gradients.
 
-The gradient of a token's embedding is a sum over the rows that have this token; an index of the rows, sorted by token,
-lists them.
+The gradient of a token's embedding is a sum over the rows that have this token. `sorted_index` lists these rows for
+each token.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def index_layouts(rows: int, vocab: int, limit: int) -> tuple[Layout, Layout]:
 def sorted_index(ids: NDArray[np.integer], vocab: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns an index of ids `[T]`, with which the gradient of `embed` finds the rows of each token.
 
-    The first array `[T, 4]` has (row, id % 4, 0, 0) for all rows, sorted by id. The second array, `[1, vocab]` padded
-    to whole texels, has a texel (first, end, 0, 0) for every four ids: their entries in the first array are
-    [first, end), end excluded.
+    The first array `[T, 4]` has (row, id % 4, 0, 0) for all rows of ids, sorted by id. The second array, `[1, vocab]`
+    padded to whole texels, has a texel (first, end, 0, 0) for every four ids: rows first to end - 1 of the first array
+    have these ids.
     """
     order = np.argsort(ids, kind="stable")
     rows = np.zeros((len(ids), 4), np.float32)

@@ -66,7 +66,7 @@ def prediction(rec: Recorder, x: Tensor, targets: Tensor, name: str = "predictio
 
 
 def _stats(rec: Recorder, x: Tensor, name: str) -> Tensor:
-    """Records (maximum, sum of exponentials) of each of about `SLICES` slices of the rows of x."""
+    """Records (maximum, sum of exponentials) of each of at most `SLICES` slices of each row of x."""
     c4 = -(-x.cols // 4)
     slice_texels = -(-c4 // SLICES)
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * -(-c4 // slice_texels)))

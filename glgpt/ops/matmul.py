@@ -43,8 +43,8 @@ MIN_SLICE_TEXELS = 24  # texels of K: adding up the sums of shorter slices costs
 MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
 BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
 NARROW = 128  # a one-row product with fewer columns of fragments has up to 32 slices of K, to fill a GPU
-WIDE = 4096  # a one-row product with rows of this many texels keeps a GPU busy with one texel per fragment
-# A one-row product with at least twice as many fragments has longer slices of K, so that fewer sums are added.
+WIDE = 4096  # a one-row product with weight rows of this many texels keeps a GPU busy with one texel per fragment
+# A one-row product with at least twice this number of fragments has longer slices of K, so that fewer sums are added.
 TARGET_FRAGMENTS = 16384
 
 
@@ -53,11 +53,11 @@ class Splits:
     """The rule by which a device splits K into slices.
 
     The number of slices is doubled until a product has at least `enough` fragments. The maximum is `most` slices, or
-    fewer if they would be shorter than `MIN_SLICE_TEXELS` or would not fit a texture. On software GL, fragments are
-    counted in whole bins of `bin_size` squared, which its threads process; two threads need as long for three bins as
-    for four. On a GPU (`bin_size` 1), more slices also make fragments shorter: the last ones of a pass, which run
-    alone, end sooner. Partial sums are f32; with `packed_sums`, the partial sums of a packed product are stored in the
-    format of the product, which takes half as many passes.
+    fewer if slices would be shorter than `MIN_SLICE_TEXELS` or their sums would not fit a texture. On software GL,
+    fragments are counted in whole bins of `bin_size` x `bin_size`, since its threads process bins: two threads need as
+    long for three bins as for four. On a GPU (`bin_size` 1), more slices also make fragments shorter: the last ones of
+    a pass, which run alone, end sooner. Partial sums are f32; with `packed_sums`, the partial sums of a packed product
+    are stored in the format of the product, which takes half as many passes.
     """
 
     enough: int
@@ -95,10 +95,11 @@ def matmul(
 ) -> Tensor:
     """Records y `[M, N]` = act(x `[M, K]` w `[K, N]` + bias `[1, N]`) + residual.
 
-    y is stored as `dtype`. It has the row tiles of x and `tile_cols` column tiles, or those of w if w is packed. A
-    fragment computes one texel of each row tile in one or two column tiles. If `splits` gives several slices of K, one
-    pass multiplies the slices in parallel and another pass adds up their partial sums; the gradients are computed in
-    the same way. `act` is an activation function; with it, the product has no gradient.
+    y is stored as `dtype`. It has the row tiles of x. The number of its column tiles is a multiple of `tile_cols`, or
+    depends on w if w is packed (`_column_tiles`). A fragment computes one texel of each row tile in one or two column
+    tiles. If `splits` gives several slices of K, one pass multiplies the slices in parallel and another pass adds up
+    their partial sums; the gradients are computed in the same way. `act` is an activation function; with it, the
+    product has no gradient.
 
     If x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: the
     gradient of w is f32, and the gradient of x has the format of x. A residual is f32 and has the row tiles of x; y
@@ -155,7 +156,7 @@ def _left_gradient(
     """Records dx = dy w^T (+ so_far, the gradient of x so far)."""
     limit = rec.limits.max_texture_size
     tiles = -(-w.cols // (limit // 4 * 4))
-    rows = tiles * texels(-(-w.cols // tiles))  # rounded up, but without more tiles
+    rows = tiles * texels(-(-w.cols // tiles))  # a multiple of 4 rows for each row tile
     layout = fold(rows, x.cols, limit, dtype=dy.layout.dtype)
     transposed = transpose(rec, w, layout, f"{w.name}.transposed")
     return _plus_product(rec, dy, transposed, so_far, f"d.{x.name}", tile_cols, splits, dy.layout.dtype)
@@ -204,8 +205,8 @@ def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
     """Returns the number of column tiles of a product with w.
 
     If w is not packed, the number is a multiple of `tile_cols`, as small as the limit on texture sizes allows. If w is
-    packed, the product has as many column tiles as w. It has fewer if its own format `dtype` needs fewer and each of
-    its tiles can span several whole tiles of w; a pass then has as many fragments as if w were stored as `dtype`.
+    packed, the product has as many column tiles as w, or fewer if its format `dtype` needs fewer and each of its tiles
+    can span several whole tiles of w. With fewer, a pass has as many fragments as if w were stored as `dtype`.
     """
     tiles, fmt, own = w.tiles[1], w.format, FORMATS[dtype].column_tiles_per_texel
     if not fmt.packed:
@@ -268,13 +269,12 @@ def matvec(
     """Records the product of one row, x `[1, K]` w `[K, N]`, as partial sums over slices of K.
 
     A target of one row would waste half of every quad and leave a GPU mostly idle, so K is split into slices of
-    `slice_texels` texels (None: chosen here). The op that reads the product adds up the partial sums.
+    `slice_texels` texels (None: chosen by `slices`). The op that reads the product adds up the partial sums.
 
     A fragment takes `contiguous` neighbouring texels of each row of w, which is faster on software GL. If `contiguous`
     is 0, it takes two texels at a distance of half a row, or one texel of a wide row. It always takes one texel of a
     packed weight. If that texel has more column tiles than a pass can write, several fragments read the same texel, and
-    each takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products
-    can read.
+    each takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products can read.
     """
     if isinstance(x, Hidden):
         raise ValueError(f"{name}: only products that are added up by blending finish a hidden layer")
@@ -286,9 +286,9 @@ def matvecs(
 ) -> list[PartialSums]:
     """Records `matvec` of one row with each of several weights.
 
-    Products with integer weights in panels are drawn next to each other in the same targets if they fill the same rows
-    and layers. Software GL then draws their passes together: a pass waits for the previous one only if the targets
-    change.
+    Products with integer weights in panels are drawn next to each other in the same targets if their partial sums have
+    the same height and number of layers and fit. Software GL then draws their passes together: a pass waits for the
+    previous one only if the targets change.
     """
     found = [_Pixels.of(rec, x, w, None, contiguous) for w in weights]
     width = sum(p.across for p in found)
@@ -434,7 +434,8 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         return by, slice_texels or fastest
     least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
     if slice_texels is None and w.stack > 1 and columns < MANY_COLUMNS:
-        # Software GL draws bins of 64 x 64 pixels. Whole blocks fill two bins, and slices are long enough to pay off.
+        # Software GL draws bins of 64 x 64 pixels: the blocks of all slices are up to two bins high, and a slice is
+        # long enough to pay off.
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
         return by, -(-k4 // (2 * BIN // by))
@@ -447,7 +448,7 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         slice_texels = least * min(4, max(1, columns * -(-k4 // least) // TARGET_FRAGMENTS))
     split_k = -(-k4 // slice_texels)
     while columns > limit * by or (columns < 1024 and 2 * split_k * by <= min(200, limit) and by < 16):
-        by *= 2  # to fit the limit, and to make small targets high, since software GL hands out bins of 64 x 64
+        by *= 2  # to fit the limit, and to make small targets high, since software GL hands out bins of pixels
     return by, slice_texels
 
 
@@ -473,7 +474,7 @@ def _whole_groups(w: Layout, k4: int, slice_texels: int) -> bool:
 
 
 def _first_column(width: int, limit: int) -> int:
-    """Returns the number of the first of `width` columns of pixels to draw.
+    """Returns the pixel column at which to begin `width` columns.
 
     It is chosen so that the middle of these columns is at the edge of a bin, and two threads share them evenly. Returns
     0 if that does not help or does not fit `limit`.
@@ -493,10 +494,9 @@ def combine(
 ) -> Tensor:
     """Records y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or the same for each of a few rows.
 
-    With `normed` = (row, folded norm), x is the product of a weight and a row before its norm, times the norm's gain.
-    From x, the op computes the product of the normed row and that weight, and applies `act` to the latter product.
-    `times` is a tensor or another product of the same row. Raises ValueError if that product has another shape than x,
-    or if it is given together with a folded norm.
+    With `normed` = (row, folded norm), x is the product of a weight and (row * gain of the norm). The op applies the
+    rest of the norm to the product, and then `act`. `times` is a tensor or another product of the same row. Raises
+    ValueError if that product has another shape than x, or if it is given together with a folded norm.
     """
     least = 4 if normed and x.cols >= 64 else 1  # tiles: so there are few fragments, each of which adds up moments
     y = rec.scratch(name, replace(fold(1, x.cols, rec.limits.max_texture_size, least), rows=x.rows))

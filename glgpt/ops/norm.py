@@ -106,7 +106,8 @@ def row_sum(
 
     The factor of the norm is gain + offset. `row` is the row's number or the name of the scalar that holds it; None
     records every row. Without a gain, no norm follows, and only the row itself is recorded. A `product` is added to the
-    row: partial sums with their bias, or a row that this op first normalises. Without x, the product alone is recorded.
+    row: partial sums with their bias, or a row that this op first normalises. Without x, `product` must be
+    partial sums.
     """
     whole = x or product
     if not isinstance(whole, (Tensor, PartialSums)):

@@ -59,8 +59,9 @@ class PartialSums:
 class NormedRow:
     """A row before its norm. A product with the row is computed first, and the norm is applied to the product.
 
-    `x` is the row, and `scaled` is the row times the norm's gain; both are `[1, C]`. `moments` holds (mean, sum of
-    squared deviations, count) of slices of the row. `eps` is the norm's epsilon. See `norm_fold` and `combine`.
+    `x` is the row, and `scaled` is the row times the norm's gain; both are `[1, C]`, or `[n, C]` for n rows. `moments`
+    holds (mean, sum of squared deviations, count) of slices of the row. `eps` is the norm's epsilon. See `norm_fold`
+    and `combine`.
     """
 
     x: Tensor
@@ -71,7 +72,7 @@ class NormedRow:
 
 @dataclass(frozen=True)
 class Pixels:
-    """The pixels of a product that is added up by blending: blocks of 4 x `by` pixels, each pixel for other columns.
+    """The pixels of a product that is added up by blending: blocks of 4 x `by`, each pixel with different columns.
 
     Each block is repeated in `bands` bands, which compute the same columns for different slices of K. The bands of a
     block lie one below the other, and the shaders that read the product add them up. With `pairs`, there are two bands,
@@ -89,7 +90,7 @@ class Pixels:
 
     @property
     def paired(self) -> Defines:
-        """Returns the define of shaders that read an output of pairs; no define without pairs."""
+        """Returns the define of shaders that read the output of pairs of pixels; no define without pairs."""
         return {"PAIRS": 1} if self.pairs else {}
 
     def targets(self, width: int, values: int) -> Layout:

@@ -12,7 +12,7 @@ from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
 ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4, "relu2": 5}
-SOFT_CAP = 6  # CAP * tanh(x / CAP)
+SOFT_CAP = 6  # code of CAP * tanh(x / CAP) in `activation.glsl`
 
 # Coefficients of ln(erfc(z) exp(z z) / t), with t = 1 / (1 + z/2), as a polynomial in s = 2t - 1, lowest power first:
 # Chebyshev interpolation of degree 9 over 0 <= z <= 9.7, computed for this file. Its error is 5e-8 before the

@@ -172,7 +172,7 @@ def can_copy(heads: HeadColumns, other: HeadColumns) -> bool:
 
 
 def _copied(heads: HeadColumns, other: HeadColumns) -> tuple[dict[str, Tensor], Defines]:
-    """Returns the inputs and defines with which `rotary.frag` copies `other`. Raises ValueError if it cannot."""
+    """Returns the inputs and defines with which `rotary.frag` copies `other`. Raises ValueError if not `can_copy`."""
     if not can_copy(heads, other) or not isinstance(other.x, PartialSums):
         raise ValueError("both products must have one shape and no folded norm")
     return ({}, {"OTHER_FIRST": other.first}) if heads.x == other.x else (other.x.second, other.x.second_at)

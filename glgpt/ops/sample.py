@@ -19,9 +19,9 @@ from glgpt.program.tensor import Tensor
 MAX_TEMPERATURE = 1e30  # the product of this and the range of a nucleus still fits in a float32
 MAX_STEP = 2**31 - 1  # the greatest value of the scalar `draw_step`, a signed integer
 ALTERNATIVES = 8  # number of likeliest tokens that are returned with the drawn token
-TOKEN = Layout(1, 4 * (1 + ALTERNATIVES + 1))  # texels: the drawn token, the likeliest, sums of weights (`draw.frag`)
+TOKEN = Layout(1, 4 * (1 + ALTERNATIVES + 1))  # texels: drawn token, likeliest tokens, sums of weights (`draw.frag`)
 LEVELS = 4  # levels of the search for the nucleus; each divides the range by 16
-SITE = "0x5eedu"  # makes these random numbers differ from those of dropout and of new weights
+SITE = "0x5eedu"  # makes the random numbers of sampling differ from those of dropout and of new weights
 BLOCKS = (8, 64)  # maximum rows and columns of pixels; each pixel takes a block of the row of logits
 MERGED_BLOCKS = (8, 8)  # maximum rows and columns of pixels after blocks are merged
 PARTS = 8  # the threshold is searched in this many parts of the candidates in parallel
@@ -122,7 +122,7 @@ def _levels(levels: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _blocks(x: Tensor) -> tuple[int, int]:
-    """Returns the number of rows and columns of blocks: at least one per texel of x, unless `BLOCKS` limits it."""
+    """Returns the number of rows and columns of blocks: at least one block per texel of x, up to `BLOCKS`."""
     return BLOCKS[0], max(1, min(BLOCKS[1], -(-x.cols // (4 * BLOCKS[0]))))
 
 

@@ -33,7 +33,7 @@ MAX_DESCRIPTORS = 1 << 16
 
 
 def available_descriptors() -> int:
-    """Increases the process's limit of open files as far as allowed; returns the number available for connections."""
+    """Raises the process's limit of open files, up to `MAX_DESCRIPTORS`; returns how many connections may be open."""
     if resource is None:
         return 4096
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -53,7 +53,7 @@ class Limits:
     address: int = 256  # connections of one IPv4 address or of one /64 network of IPv6
     exempt: frozenset[str] = frozenset()  # addresses without the limit per address, such as that of a proxy
     request: float = 10.0  # time to send a whole request
-    stall: float = 60.0  # time without progress, after which a client that does not read is disconnected
+    stall: float = 60.0  # time after which a client that does not read is disconnected
 
 
 class Connections:

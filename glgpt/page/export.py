@@ -39,7 +39,7 @@ from glgpt.tuning.kernel_selection import DeviceSettings
 
 logger = logging.getLogger(__name__)
 PACKED = ("interventions", "several", "masked")  # programs of a recording that are written gzipped
-# Positions in the reference run, or more if its prompt is longer than half of this. Caches for a large model's full
+# Positions in the reference run; twice the length of its prompt if that is more. Caches for a large model's full
 # context would take gigabytes.
 CONTEXT = 256
 Phase = Callable[[str], None]  # called with a label when a phase begins
@@ -57,9 +57,9 @@ def export(
     """Writes the page of a checkpoint: a folder, or one HTML file. `ExportOptions` defines what the page contains.
 
     `progress` is called with (bytes written, total bytes) of the weights, and `phase` with a label when a phase begins.
-    `device` are options of `from_pretrained` for the reference run. An earlier export at `out` is replaced only at the
-    end, when the page is complete. Returns the manifest. Raises GlgptError if `out` holds anything else, if the viewer
-    is not built, or if the model cannot be loaded.
+    `device` are options of `from_pretrained` for the reference run; `cache_dtype` also applies to the page. An earlier
+    export at `out` is replaced only when the page is complete. Returns the manifest. Raises GlgptError if `out` holds
+    anything else, if the viewer is not built, or if the model cannot be loaded.
     """
     options = options or ExportOptions()
     given, out = out, checked_out(out, options.single_file)  # a symbolic link stays; its target is replaced
@@ -78,7 +78,7 @@ def export(
             prompts = Prompts.load(held.path, held.config, options.prompts)
             options = replace(
                 options,
-                dtype=options.dtype or default_dtype(held),  # with a split, also what servers use
+                dtype=options.dtype or default_dtype(held),  # a split server has the same default
                 name=options.name or checkpoint.name,
                 trained_on=options.trained_on or prompts.page.trained_on,
                 reading=options.reading or Reading(),

@@ -50,7 +50,7 @@ def manifest_json(
     """Returns the content of manifest.json. Raises GlgptError if the content does not match its schema.
 
     `recordings` lists the files of each recording (the programs for one kernel). `files` has the size and digest of
-    every other data file; `shards` are the files of weights.
+    every data file except `shards`, the files of weights.
     """
     config, split, tokenizer = checkpoint.config, options.split, prompts.tokenizer
     part = split.part(config) if split else Part.whole(config)

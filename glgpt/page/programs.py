@@ -87,7 +87,7 @@ def page_recordings(dtype: WeightFormats) -> list[Recording]:
 
     In the first recording, weights have no panels (strips of contiguous columns), as in the shards (the page's files of
     weights). If the inputs of products are stored in a packed format (a texel holds more than four values), the format
-    determines the kernel's tiles; then there is only one kernel for each kind of columns (`rows`) and each number of
+    determines the kernel's tiles. There is then only one kernel for each kind of columns (`rows`) and each number of
     draw buffers.
     """
     found = []
@@ -196,8 +196,8 @@ def capture_recording(
 ) -> Program:
     """Records the entries `logits_N` of `inference.programs.capture_program`, which output every activation.
 
-    N is 1 and each chunk size whose scratch textures take at most `MAX_CAPTURE_BYTES`. With `tail`, an additional entry
-    `head` continues from the hidden state in `hidden.1` to the logits.
+    There is an entry for N = 1 and for each chunk size N whose scratch textures take at most `MAX_CAPTURE_BYTES`. With
+    `tail`, an additional entry `head` continues from the hidden state in `hidden.1` to the logits.
     """
     limits, kernel, names = recording.limits, recording.kernel, frozenset(config.activations)
 

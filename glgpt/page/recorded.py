@@ -109,8 +109,7 @@ def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats
 def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logits: Floats) -> RecordedMachine:
     """Returns up to `PICTURES` pictures of the machine, for tokens that are spread evenly from index `given` on.
 
-    `logits` are those of all `ids`. A picture has one byte per texel (127 for zero), with rows from the top. From the
-    left, it has a column of cells for the embedding, one for each block, and one for the logits.
+    `logits` are those of all `ids`. `RecordedMachine` describes the pictures' format.
     """
     config = model.config
     at = sorted({round(t) for t in np.linspace(given, len(ids) - 1, PICTURES)})

@@ -104,7 +104,7 @@ class Files(StaticFiles):
 
 @functools.lru_cache(maxsize=64)
 def page_policy(path: str, _changed: int, size: int) -> str:
-    """Returns the policy of an HTML file: strict, with the hashes of the file's inline scripts and styles.
+    """Returns the Content-Security-Policy of an HTML file, with the hashes of the file's inline scripts and styles.
 
     Style attributes have no hashes; if the page has such attributes, the policy allows all of them. If the page has a
     policy in a meta element, only `FRAMES` is returned, which such an element cannot hold. `_changed` is the time of
@@ -256,7 +256,7 @@ def settings(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
 class _Uvicorn(uvicorn.Server):
     """A uvicorn server that ends at the first signal, even with open connections.
 
-    Then the previous handler of the signal runs.
+    After the end, the signal's previous handler runs.
     """
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

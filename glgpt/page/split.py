@@ -24,7 +24,7 @@ class SplitPage:
 
     If `blocks` is None, the page holds the whole model, and the visitor chooses how many blocks run in the page. With
     `head`, the page also has the head and samples the tokens. `wire` is the number format of hidden states, a name in
-    `wire.hidden.FORMATS`. Raises ArgumentError for an invalid address, and for `head` without `blocks`.
+    `wire.hidden.FORMATS`. Raises ArgumentError for an invalid address or format, and for `head` without `blocks`.
     """
 
     blocks: int | None

@@ -10,9 +10,10 @@ feeds an accumulator for each of these tiles. A new format needs:
 - a run of `make schema`, which writes the page's table of formats;
 - a style in `tests/helpers/op_bench.py`; the tests of layouts and of the GLSL iterate over `FORMATS`.
 
-Quantised formats have a `Coding` (`quantised`). In a texture, each group of `group` rows of a tile is preceded by
-`scale_rows` rows of texels with the scales, and possibly minima, of the group. Only weights are stored in quantised
-formats. The formats in `STORED` are for weights that a file already holds as such levels and scales.
+Quantised formats have a `Coding`, which stores numbers as levels (small integers) and scales: see `quantised`. In a
+texture, each group of `group` rows of a tile is preceded by `scale_rows` rows of texels with the scales, and possibly
+minima, of the group. Only weights are stored in quantised formats. The formats in `STORED` are for weights that a file
+already holds as levels and scales.
 """
 
 from __future__ import annotations
@@ -160,8 +161,8 @@ FORMATS = {
         _quantised("q4", Coding(4, minimum=True), outer="q8"),
     )
 }
-# Formats for weights that a file already holds in this form; they have the names of GGUF's types. Users cannot select
-# them.
+# Formats for weights that a file already holds as levels and scales; they have the names of GGUF's types. Users cannot
+# select them.
 STORED = {
     f.name: f
     for f in (

@@ -18,7 +18,7 @@ class Kernel:
     fragment takes two texels at a distance of half a row, or one texel of a wide row. One-row products are split into
     slices. With `blends`, the device adds up the slices by blending (`ops.products`), which needs eight draw buffers;
     otherwise another pass adds up partial sums. With `pairs`, two pixels add up their slices before blending, which
-    needs a device that computes derivatives separately for each column of a quad.
+    needs a device that computes derivatives separately for each column of a quad (2 x 2 pixels).
     """
 
     tile_rows: int

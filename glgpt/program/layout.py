@@ -257,7 +257,8 @@ class Layout:
 
         A segment is a range of texels of a row of the left factor: (layer within a row tile, first texel in the layer,
         starts, number of texels). For each column tile that shares these texels, `starts` has the place in `weight` at
-        which the matching rows begin: (row tile, row in it). No segment crosses the edge of a tile of either factor.
+        which the matching rows begin: (row tile, row within the tile). No segment crosses the edge of a tile of either
+        factor.
         """
         end, shared = -(-self.cols // 4), self.format.column_tiles_per_texel
         for layer in range(self.across):
@@ -284,17 +285,17 @@ class View(Layout):
 
     @classmethod
     def of(cls, layout: Layout, texture: str) -> View:
-        """Returns this layout as a view of a texture."""
+        """Returns `layout` as a view of a texture."""
         found = layout
         return cls(found.rows, found.cols, found.tiles, found.dtype, found.panel, found.stack, texture=texture)
 
 
 def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32") -> Layout:
-    """Returns the layout of a weight with as few tiles as possible, if a texture has at most `limit` texels per side.
+    """Returns the layout of a weight with as few tiles as textures of at most `limit` texels per side allow.
 
     The number of column tiles is a multiple of `tile_cols`, or of the number of column tiles that share a texel if that
     is larger. If there are several row tiles, their height is a multiple of four, so that a product's step over four
-    rows stays inside a tile. For a quantised format, the height is a multiple of the format's group of rows, unless
+    rows stays inside a tile. For a quantised format, their height is a multiple of the format's group of rows, unless
     this takes more than twice as many row tiles. Raises ValueError if the rows do not fit.
     """
     fmt = ALL[dtype]

@@ -23,10 +23,10 @@ Floats = NDArray[np.float32]
 Texels = NDArray[np.float32 | np.uint32]
 Parts = tuple[Floats, Floats, Floats | None]  # levels, scales, minima
 
-MIN_NORMAL = np.float32(2.0**-126)  # the smallest float32 that is stored; devices may flush smaller ones to zero
+MIN_NORMAL = np.float32(2.0**-126)  # smallest magnitude of scales and minima except 0; devices may flush smaller ones
 CHUNK = 1 << 16  # number of values to quantise at a time, so that arrays stay in a processor's cache
-# In the search for a group's scale and minimum, each candidate divides the group's range of values into steps. Their
-# number is the highest level plus one of these numbers.
+# In the search for a group's scale and minimum, each candidate divides the group's range of values into steps. The
+# number of steps is the highest level plus one of these numbers.
 SPREADS = (0.0, -1.0, -0.5, 0.5, 1.0)
 
 
@@ -195,7 +195,7 @@ class Blocks:
 
     `levels` `[rows, cols]` are integers that `coding` can store; `scales` and `minima` `[groups, cols]` are numbers
     that `coding` stores exactly. Indexing with slices, `blocks[rows, columns]`, returns weights as float32. Raises
-    ValueError if the shapes do not fit, or if there are `minima` without `coding.minimum` or the other way round.
+    ValueError if the shapes do not fit, or if only one of `minima` and `coding.minimum` is given.
     """
 
     coding: Coding

@@ -1,8 +1,8 @@
 """Records programs: ops append passes on symbolic tensors; `Recorder.program` assigns textures to scratch tensors.
 
-A program has entries, parts that can be called separately. Inside `with recorder.entry(name)`, ops emit the passes of
-that entry in order. A scratch tensor is used in one entry, and its texture is reused after the last pass that uses it.
-Since the recorder assigns all textures, the memory that a program needs is known before anything runs.
+A program has entries: lists of passes that can be called separately. Inside `with recorder.entry(name)`, ops emit the
+passes of that entry in order. A scratch tensor is used in one entry, and its texture is reused after the last pass that
+uses it. Since the recorder assigns all textures, the memory that a program needs is known before anything runs.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Recorder:
         return tensor
 
     def scratch(self, name: str, layout: Layout) -> Tensor:
-        """Returns a new tensor of this entry; passes that are emitted next must write it."""
+        """Returns a new tensor of this entry; a pass must write it before another pass reads it."""
         return Tensor(layout, name)
 
     # -- entries ------------------------------------------------------------------------------------------------

@@ -55,9 +55,9 @@ class Pass:
     the order of the colour attachments. `viewport` is (width, height) in texels. It begins at row 0, or at the row in
     the runtime scalar that `row` names. Columns of the viewport before `first_column` are not drawn. Several passes may
     draw parts of the same outputs, from left to right; each begins at the column at which the previous one ended, and
-    no pass reads columns that are not drawn yet. With `keys`, a column holds four keys of attention, and
-    only the columns of the positions before `pos` + `keys` are drawn and read. The cost of the pass is `flops`
-    (multiplications and additions) and `nbytes` (bytes of weights read).
+    no pass reads columns that are not drawn yet. With `keys`, a column holds four keys of attention, and only the
+    columns of the positions before `pos` + `keys` are drawn and read. The cost of the pass is `flops` (multiplications
+    and additions) and `nbytes` (bytes of weights read).
 
     With `slices`, this many triangles are drawn, one after the other, and each adds its colours to the outputs. If
     `clear` is set, the outputs are zero before the first triangle. The shader reads the number of the triangle from
@@ -156,9 +156,9 @@ class Limits:
 def check(program: Program, limits: Limits | None = None) -> None:
     """Raises GlgptError if a device with these limits cannot play the program correctly.
 
-    The error names the fault and, for a fault of an entry or a pass, that entry and that pass. Faults are an unknown
-    texture or shader, a texture that is sampled while attached, a layer that is read before it is written, an output
-    that is written only in part, and an exceeded limit.
+    The error names the fault and, for a fault of an entry or a pass, that entry and that pass. Faults are, for
+    example, an unknown texture or shader, a texture that is sampled while attached, a layer that is read before it is
+    written, an output that is written only in part, and an exceeded limit.
     """
     limits = limits or Limits()
     for t in program.textures.values():

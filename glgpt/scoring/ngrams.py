@@ -2,9 +2,8 @@
 
 Unigram counts have add-one smoothing. The context of a bigram is the previous token; the context of a trigram is the
 two previous tokens. After a context c, the probability of a token w mixes how often w followed c with p'(w), the
-probability of w in the model of the next shorter context (Witten and Bell 1991): p(w | c) = (count(c w) + followers(c)
-p'(w)) / (count(c) + followers(c)), where followers(c) is the number of different tokens that followed c. There is
-nothing to tune.
+probability of w in the model of the next shorter context (Witten and Bell 1991). It is p(w | c) = (count(c w) +
+followers(c) p'(w)) / (count(c) + followers(c)), where followers(c) is the number of different tokens that followed c.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ def baselines(
 ) -> dict[str, Predictions]:
     """Returns, by name, the predictions of n-gram models of `train` for the tokens at positions `targets` of `ids`.
 
-    A target's context is always the tokens directly before it in the text, even if the window that the scored language
-    model reads begins after them. At the start of the text, where the context is too short, the n-gram model of the
+    A target's context is always the tokens directly before it in the text, even those before the window that the scored
+    language model reads. At the start of the text, where the context is too short, the n-gram model of the
     next shorter context predicts.
     """
     before = [_context(ids, targets, vocab, size) for size in (1, 2)]

@@ -1,4 +1,7 @@
-"""Runs a part (a range of blocks) of a model in a separate thread, in which the GL context is current."""
+"""Runs a part (a range of blocks) of a model in a separate thread, in which the GL context is current.
+
+A step runs rows of a session's text, which are ids or hidden states, through the part. A look requests activations.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ T = TypeVar("T")
 # A client may use a sub-part, which has fewer blocks than the part that the server holds.
 MAX_IDLE_PARTS = 4  # unused sub-parts are unloaded while more sub-parts than this are loaded
 MAX_PARTS = 16  # maximum number of loaded sub-parts
-# Maximum bytes of an answer to a look (a request for activations), including the logits or hidden states
+# Maximum bytes of an answer to a look, including the logits or hidden states
 MAX_CAPTURE_BYTES = 256 << 20
 
 
@@ -54,7 +57,7 @@ class ServedPart:
 
 @dataclass(frozen=True, eq=False)
 class StepRequest:
-    """A step of a session. `x` has its rows (ids or hidden states); `came` is the time at which the step arrived.
+    """A step of a session, with its rows `x`. `came` is the time at which the step arrived.
 
     `wire` is the number format of hidden states in messages.
     """
@@ -132,7 +135,7 @@ class EngineBase(ABC):
         return 4 * (self.config.vocab_size if part.head else message.n * self.config.n_embd)
 
     def describe(self, part: Part | None = None) -> dict[str, Any]:
-        """Returns the properties of a part that a client needs (None: the whole part)."""
+        """Returns the properties of a part that a client needs (None: the engine's whole part)."""
         return {
             "model": self.name,
             "digest": self.digest,
@@ -265,7 +268,7 @@ class Engine(EngineBase):
         return whole | {"shared_bytes": self.whole.texts.shared_bytes}
 
     async def open(self, key: str | None, part: str | None, client: str = "") -> tuple[Session, Part]:
-        """Returns the session with this key, or a new one, on `part`. Raises GlgptError for an unavailable part.
+        """Returns the session with this key, or a new one, on `part`.
 
         Does not wait for other clients' queued steps, unless the part must be loaded first.
         """

@@ -65,7 +65,7 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
             raise ClientDisconnected
 
     def resume_writing(self) -> None:
-        """Resumes sending: the buffer has space again."""
+        """Resumes sending."""
         super().resume_writing()
         self._pongs = 0
 

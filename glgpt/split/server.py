@@ -1,6 +1,6 @@
 """Serves an engine, which runs a part of a model, over WebSockets.
 
-Controls who may connect, limits what each client may use, and lets running steps finish before it stops (draining).
+Controls who may connect, limits what each client may use, and answers messages in progress before it stops (draining).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PORT = 8043
 OPEN_TIMEOUT_S = 10.0  # seconds within which a client must send `open`
 REFUSED_TIMEOUT_S = 1.0  # seconds that a refused client has to send `open`
 SEND_TIMEOUT_S = 2.0  # seconds that a client has to receive the message that the server is shutting down
-DRAIN_TIMEOUT_S = 10.0  # seconds that running steps have to finish
+DRAIN_TIMEOUT_S = 10.0  # seconds in which messages in progress must be answered
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CLOSED = {DRAINING: 1012, FULL: 1013, TOKEN: 1008, UNSUITABLE: 1008, BAD: 1008}  # WebSocket close codes
 
@@ -79,7 +79,7 @@ class Access:
 
 
 class Application:
-    """The ASGI application of an engine. Each connection has one session, which runs one step at a time."""
+    """The ASGI application of an engine. Each connection has one session, whose messages are answered one at a time."""
 
     def __init__(self, engine: EngineBase, access: Access, idle: float = 600.0) -> None:
         self.engine, self.access, self.idle = engine, access, max(idle, OPEN_TIMEOUT_S)
@@ -274,7 +274,7 @@ class Application:
             metrics.SENT.inc(len(reply))
 
     async def drain(self) -> None:
-        """Refuses new steps, waits up to `DRAIN_TIMEOUT_S` for the running ones, and notifies the connected clients."""
+        """Refuses new messages, waits up to `DRAIN_TIMEOUT_S` for answers in progress, and notifies clients."""
         self.draining = True
         end = time.monotonic() + DRAIN_TIMEOUT_S
         while self.under_way and time.monotonic() < end:
@@ -307,7 +307,7 @@ def _fields(socket: WebSocket, **more: str) -> dict[str, Any]:
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that lets running steps finish at the first signal, and ends at once at the second."""
+    """A uvicorn server that sends answers in progress after the first signal, and ends at once at the second."""
 
     app: Application
 
@@ -380,7 +380,7 @@ class StageServer:
         self._server.app = self.app
 
     def run(self) -> None:
-        """Serves until `stop` is called, or until a signal; after a signal, running steps are finished first."""
+        """Serves until `stop` is called, or until a signal; after a signal, answers in progress are sent first."""
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
     def stop(self) -> None:

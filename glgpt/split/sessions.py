@@ -92,8 +92,8 @@ class Sessions:
         """Runs the rows `x` of a session; the first of them has position `pos`.
 
         Raises LapsedError if the session was evicted, its stage was unloaded, or it lacks rows before `pos`. Raises
-        GlgptError for rows beyond the context, and for guesses whose number does not match the rows. A step with
-        guesses always computes `ROWS` rows; raises GlgptError too if these exceed the context.
+        GlgptError for rows beyond the context (a step with guesses always computes `ROWS` rows), and for guesses whose
+        number does not match the rows.
         """
         self._check(session, pos, len(x), ask)
         fed = StepInput(self._use(session), pos, x, ask)

@@ -28,11 +28,11 @@ _PROGRAM = "import sys, importlib; sys.path[:] = sys.argv[2:]; sys.exit(importli
 
 
 class LimitedProcessError(Exception):
-    """A request got no answer: the message names the limit that was exceeded, or the reason why the process failed."""
+    """Raised if a request gets no answer; the message is the reason."""
 
 
 class LimitError(LimitedProcessError):
-    """A request exceeded a limit. `waited` is True for the limit on wall time: a faster machine may answer in time."""
+    """Raised if a request exceeds a limit. `waited` is True for the limit on wall time."""
 
     def __init__(self, message: str, waited: bool = False) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class LimitedProcess:
     def start(self) -> subprocess.Popen[bytes]:
         """Returns the process, and starts it if it does not run; requests may be sent before it is ready."""
         if self._process is None or self._process.poll() is not None:
-            # The process gets a separate session: Ctrl-C in a terminal stops an answer, and must not end the process.
+            # The process gets a separate session, so that Ctrl-C, which stops an answer in a terminal, does not end it.
             self.close()
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
             self._process = subprocess.Popen(

@@ -24,11 +24,11 @@ Own = tuple[str, Callable[[Path], bool]]
 def output_folder(name: str | Path, own: Own | None = None, option: str = "--out", *, held: Own | None = None) -> Path:
     """Returns the folder at `name`, with links resolved; it is new, empty, or (with `own`) written by the same command.
 
-    `held` protects folders whose content must stay. It has the end of the error message, such as "a run; ...", and a
-    function that is True for such a folder.
+    `held` protects folders whose content must stay. It is a pair: the end of the error message, such as "a run; ...",
+    and a function that is True for such a folder.
 
     Raises FileError for a folder that `held` protects, an empty name, the current folder or a parent of it, a
-    circular link, an invalid name, a path below something that is not a folder, or anything else that exists.
+    circular link, an invalid name, a path that cannot be created, or anything else that exists.
     """
     path, mode = _resolved(name, option)
     if mode is None:

@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Data:
-    """The ids of a text; its last share is held out as `validation`. `key` identifies the text and the tokenizer."""
+    """The ids of a text; its last part is held out as `validation`. `key` identifies the text and the tokenizer."""
 
     train: Ids
     validation: Ids
@@ -154,7 +154,9 @@ def _hash(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def fixed_windows(ids: Ids, context: int, tokens: int) -> NDArray[np.int64]:
-    """Returns the starts of an evaluation's windows of `context` ids; no two overlap, so each id is one target at most.
+    """Returns the starts of an evaluation's windows of `context` ids.
+
+    The windows do not overlap, so that an id is a target at most once.
 
     If all windows of the text together have more than `tokens` ids (0: no limit), returns only some windows, evenly
     spread over the text: as many as have at most `tokens` ids together, but at least one.

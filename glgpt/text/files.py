@@ -14,7 +14,7 @@ from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_regular
 
 BLOCK = 1 << 20  # bytes of one read
-MAX_PIECE_CHARACTERS = 1 << 22  # a piece ends after this many characters, or some more, where it cannot be cut
+MAX_PIECE_CHARACTERS = 1 << 22  # a text in which `cut` finds no position is divided after at least this many
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Text:
 
     @property
     def name(self) -> str:
-        """Name of the first file, for messages."""
+        """Returns the name of the first file, for messages."""
         return self._sources[0].name if self._sources else "the text"
 
     def digest(self) -> str:
@@ -154,8 +154,8 @@ def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 
     """Returns a position from `start` on at which GPT-2's tokenizer splits words, whatever text follows.
 
     The position is directly before a blank that follows a non-blank: no word of GPT-2 extends over such a position, and
-    the text before it does not affect how the text after it is split. Searches backwards before the first character of
-    `blanks`; otherwise before the next character, and so on. Returns 0 if there is none. The
+    the text before it does not affect how the text after it is split. Searches backwards for the first character of
+    `blanks`; if there is no such position, for the next character, and so on. Returns 0 if there is none at all. The
     position is never within a text of `whole` (special tokens).
     """
     special = [token for token in whole if len(token) > 1]

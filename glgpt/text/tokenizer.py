@@ -188,8 +188,8 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     size.
 
     Without files, returns GPT-2's tokenizer if `vocab_size` is `GPT2_VOCAB_SIZE` and tiktoken has this tokenizer or can
-    download it; otherwise returns None. Also returns None if the only file is a tokenizer.json that is not a BPE.
-    Raises GlgptError, naming the file, for a damaged file.
+    download it; otherwise returns None. Also returns None for a tokenizer.json that is not a BPE, unless the
+    other two files exist. Raises GlgptError, naming the file, for a damaged file.
     """
     halves = [folder / name for name in ("vocab.json", "merges.txt")]
     plain = all(half.exists() for half in halves)
@@ -270,8 +270,8 @@ def _read_combined(folder: Path, vocab_size: int | None) -> Tokenizer | None:
 def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
     """Converts a tokenizer.json for tiktoken; returns None if tiktoken cannot run the tokenizer.
 
-    Tiktoken runs a byte-level BPE without a normalizer, whose split, a way of dividing a text into words, is in
-    `gguf.splits`, and whose added tokens have no options for the text around them.
+    Tiktoken runs a byte-level BPE without a normalizer. Its split, the rule that divides a text into words, must be in
+    `gguf.splits`, and its added tokens must have no options for the text around them.
     """
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:

@@ -70,7 +70,7 @@ def bpe_size(kind: str) -> int | None:
 
 
 def checked_size(size: int) -> int:
-    """Returns `size`, of a BPE vocabulary, unchanged. Raises GlgptError outside `MIN_BPE_SIZE` .. `MAX_BPE_SIZE`."""
+    """Returns the `size` of a BPE vocabulary unchanged. Raises GlgptError outside `MIN_BPE_SIZE` .. `MAX_BPE_SIZE`."""
     if size < MIN_BPE_SIZE:
         raise GlgptError(
             f"a vocabulary of {size} is too small: 256 bytes and {EOS} make {MIN_BPE_SIZE} before any merge"

@@ -26,7 +26,7 @@ class DivergedError(GlgptError):
 
 @dataclass(frozen=True)
 class Start:
-    """Reported before the first step of a training, once the run folder exists."""
+    """Reported before the first step of a new or resumed run, once the run folder exists."""
 
     folder: Path
     config: ModelConfig
@@ -74,7 +74,7 @@ class RunTrainer(Protocol):
         """Resumes from the files of `save`; the settings in `overrides` replace the stored ones."""
 
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
-        """Takes a step without waiting for it; returns the results of earlier steps that have arrived."""
+        """Takes a step without waiting for its result; returns the results of earlier steps that it has read."""
 
     def drain(self) -> list[StepResult]:
         """Waits for every step in flight and returns their results."""
@@ -135,11 +135,11 @@ class Trained:
 class TrainingCallbacks:
     """Functions that a training run calls at its events; a function that is not needed is None."""
 
-    on_plan: Callable[[Plan], object] | None = None  # texture memory and time of a step, before anything is allocated
+    on_plan: Callable[[Plan], object] | None = None  # texture memory and time of a step, before textures are allocated
     on_start: Callable[[Start], object] | None = None  # the run folder exists
-    on_step: Callable[[Step], object] | None = None  # after every step
+    on_step: Callable[[Step], object] | None = None  # for every step, when its result is read
     on_validation: Callable[[int, float, float], object] | None = None  # step, nats per token, bits per byte
-    on_sample: Callable[[int, str], object] | None = None  # step, text
+    on_sample: Callable[[int, str], object] | None = None  # step, sampled text
     on_save: Callable[[int], object] | None = None  # step of the checkpoint
     on_progress: Callable[[str, int, int], object] | None = None  # name of a long task, amount done, total
 

@@ -26,7 +26,7 @@ from glgpt.training.loss_scale import OverflowedError
 from glgpt.training.run_folder import RunFolder
 from glgpt.training.settings import Settings
 
-RECENT = 50  # number of results over which tokens/s is measured
+RECENT = 50  # maximum number of recent results over which tokens/s is measured
 
 
 @contextlib.contextmanager
@@ -300,7 +300,7 @@ class Loop:
             self.callbacks.on_sample(step, text)
 
     def _prompt(self) -> list[int]:
-        """Returns the ids of a line end, or the text's first token if the vocabulary has no line end."""
+        """Returns the ids of a line end, or the training text's first id if the vocabulary has no line end."""
         try:
             return self.tokenizer.encode("\n")
         except GlgptError:
@@ -336,5 +336,5 @@ def _scaled(result: StepResult) -> dict[str, Any]:
 
 
 def _slope(a: tuple[int, float], b: tuple[int, float]) -> float:
-    """Returns the steps per second between two points; zero if no time passed."""
+    """Returns the steps per second between two (step, seconds) points; 0 if no time passed."""
     return (b[0] - a[0]) / (b[1] - a[1]) if b[1] > a[1] else 0.0

@@ -1,4 +1,4 @@
-"""Computes a training step's texture memory and time from the recorded program, before anything is allocated."""
+"""Computes a training step's texture memory and time from the recorded program, before textures are allocated."""
 
 from __future__ import annotations
 

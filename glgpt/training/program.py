@@ -170,7 +170,7 @@ def _loss(network: Network, recipe: Recipe) -> Tensor:
 
 
 def record_predictions(network: Network, recipe: Recipe) -> None:
-    """Records `ops.prediction` for each row of a batch; the results are written to the state `predictions`."""
+    """Records `ops.prediction` for each token of a batch; the results are written to the state `predictions`."""
     rec = network.rec
     logits = network.logits(network.prefill(recipe.context))
     rec.store(ops.prediction(rec, logits, _targets(rec, recipe)), "predictions")

@@ -47,9 +47,9 @@ def train(
 
     A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights with a `preset`'s size
     (default "nano") or from the checkpoint `init`, and accepts any field of `training.settings.Settings`. With
-    `resume`, the run in the folder `resume` continues bit for bit as if it had never stopped. It keeps its text, and
-    all settings except those of `CHANGEABLE` that are given; a run that was started with `text` must be given the same
-    text again. An interrupt (Ctrl-C, SIGTERM) ends a run early with a checkpoint; a second interrupt ends it
+    `resume`, the run in the folder `resume` continues, on the same device bit for bit as if it had never stopped. It
+    keeps its text, and all settings except given ones of `CHANGEABLE`; a run that was started with `text` must be given
+    the same text again. An interrupt (Ctrl-C, SIGTERM) ends a run early with a checkpoint; a second interrupt ends it
     immediately.
 
     `callbacks` are notified of steps, validations, samples and checkpoints.
@@ -108,10 +108,10 @@ def new_run(
 ) -> Iterator[NewRun]:
     """Creates the folder of a new run: tokenizer, settings, and fresh weights or those of a checkpoint.
 
-    `record` holds the `files`, `preset` and `init` of `records.Record`, and `given` has the settings that differ from
-    the preset's. `also` is called with the folder, the trainer, the data and the settings before the folder appears
-    under its name, so that the files that `also` writes are there from the start. Raises GlgptError for unusable text
-    or settings.
+    `record` holds the `files`, `preset`, `init` and perhaps `sources` of `records.Record`, and `given` has the settings
+    that differ from the defaults. `also` is called with the folder, the trainer, the data and the settings before the
+    folder appears under its name, so that the files that `also` writes are there from the start. Raises GlgptError for
+    unusable text or settings.
     """
     init = record["init"]
     if init is None:

@@ -42,7 +42,7 @@ PRESETS = {
     "large": Preset(12, 10, 640, 512, "bpe:8192", 32, 6e-4, 0.95, 10000),
     "gpt2": Preset(12, 12, 768, 1024, "gpt2", 16, 6e-4, 0.95, 20000),
 }
-# Defaults for fine-tuning a checkpoint, which keeps its shape and tokenizer.
+# Defaults for fine-tuning a checkpoint, whose shape and tokenizer are kept.
 FINE_TUNING = {"batch": 4, "lr": 1e-4, "beta2": 0.95, "steps": 500}
 
 

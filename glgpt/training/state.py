@@ -36,10 +36,10 @@ def write(
 ) -> None:
     """Writes `state.safetensors`, `model.safetensors` and `config.json`; each is replaced only when complete.
 
-    `state.safetensors` alone has everything needed to resume, so it is consistent at any moment. Its metadata holds
-    `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all these fields. The other two files are a Hugging
-    Face checkpoint, whose metadata holds the SHA-256 of each tensor. `eos` is the id that begins and ends a text; None:
-    the tokenizer has none.
+    `state.safetensors` alone has everything needed to resume, so an interrupted write cannot mix two steps. Its
+    metadata holds `about`, the shape and SHA-256 of each tensor, and a SHA-256 of all these fields. The other two files
+    are a Hugging Face checkpoint, whose metadata holds the SHA-256 of each tensor. `eos` is the id that begins and ends
+    a text; None: the tokenizer has none.
 
     Each array is taken from its mapping once, and released as soon as the tensor of the checkpoint to which it belongs
     is written. A mapping that reads arrays from textures therefore needs memory for only one such tensor. `progress` is

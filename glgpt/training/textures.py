@@ -48,7 +48,7 @@ class TrainingTextures:
         return _Arrays(self, suffixes)
 
     def state(self) -> dict[str, Floats]:
-        """Returns everything needed to resume: every parameter, and its moments under its name and a suffix."""
+        """Returns every parameter under its name, and its moments under this name and a suffix of `STATES`."""
         return {name + suffix: self.read(name, "", suffix) for name in self.config.parameters for suffix in STATES}
 
     def restore(self, tensor: Callable[[str], NDArray[Any]]) -> None:
@@ -118,8 +118,8 @@ def micro_batches(
 ) -> MicroBatches:
     """Divides ids and targets, of shape `[n, T]`, into `count` micro-batches of shape `[batch, context]`.
 
-    Smaller arrays are padded, with targets of -1. Padding comes after a row's tokens, which attend only to earlier
-    tokens, so padding does not change their logits; a target of -1 adds nothing to a loss or a gradient. Raises
+    Smaller arrays are padded, with targets of -1. Padding comes after a sequence's tokens, which attend only to earlier
+    tokens, so it does not change their logits; a target of -1 adds nothing to a loss or a gradient. Raises
     GlgptError if the arrays are too large for `count` micro-batches.
     """
     rows, (n, length) = count * batch, inputs.shape

@@ -100,11 +100,11 @@ class Trainer:
     this mean; if no target counts, loss and gradient are zero.
 
     A program has one shape (batch and context), and compiling it can take half a minute on software GL. If `batch` or
-    `context` is None, it is taken from the first step. If later rows are longer, the trainer recompiles the program for
-    the next power of two of their length (at most `n_positions`); if there are more rows, it recompiles for the new
-    number. The first compilation is logged as info, later ones are logged as warnings.
+    `context` is None, it is taken from the first step. If later sequences are longer, the trainer recompiles the
+    program for the next power of two of their length (at most `n_positions`); if there are more sequences, it
+    recompiles for their number. The first compilation is logged as info, later ones are logged as warnings.
 
-    `on_plan` is called with the texture memory and an estimate of a step's time before anything is allocated.
+    `on_plan` is called with the texture memory and an estimate of a step's time before textures are allocated.
     `on_progress` is called with the name of a long task, the amount done, and the total.
 
     Raises GlgptError for settings that do not fit the model or the device, and TypeError for another kind of model.
@@ -203,7 +203,8 @@ class Trainer:
         """Returns (batch, context) to record.
 
         A value from the settings is used as given. Otherwise it is the largest so far, or a larger one if this step
-        needs it. If the two together would exceed a texture, values that were not given are those of this step.
+        needs it. If batch * context would exceed the size of a texture, values that were not given are those of this
+        step.
         """
         (given_batch, given_context), (most, longest) = self._given, self._met
         context = length
@@ -232,12 +233,12 @@ class Trainer:
         return results[-1].loss
 
     def submit(self, inputs: NDArray[Any], targets: NDArray[Any], lr: float | None = None) -> list[StepResult]:
-        """Takes a step without waiting for it; returns the results of earlier steps that have arrived.
+        """Takes a step without waiting for its result; returns the results of earlier steps that it has read.
 
         `inputs` are ids, of a shape up to `[accumulate * batch, context]`; `targets` have the same shape. Smaller
         arrays are padded and masked. For larger arrays, if `batch` or `context` was None in the settings, the trainer
-        waits for the steps in flight and recompiles. Raises GlgptError for other arrays, and for ids outside the
-        vocabulary (a target may be -1).
+        waits for the steps in flight and recompiles. Raises GlgptError for other arrays that do not fit, and for ids
+        outside the vocabulary (a target may be -1).
         """
         lr = self.lr if lr is None else checked_rate(lr)
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
@@ -326,7 +327,7 @@ class Trainer:
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
         """Returns the mean loss in nats per target; 0 without targets.
 
-        `inputs` and `targets` are ids of shape `[n, T]`, where T is at most `context`.
+        `inputs` and `targets` are ids of shape `[n, T]`, where T is at most `context` if this is given.
         """
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
         self._settle()
@@ -420,7 +421,7 @@ class Trainer:
                 "the last step's gradients are gone, since the shaders were compiled again; take a step first"
             )
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
-        mean = np.float32(self.recipe.rows / max(1, counted) / self._gradients)  # the factor that `update` applied
+        mean = np.float32(self.recipe.rows / max(1, counted) / self._gradients)  # `update`'s factor before clipping
         return {name: mean * self.textures.read(name, "d.") for name in self.config.parameters}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
@@ -436,8 +437,8 @@ class Trainer:
         `eos` is the tokenizer's end of text, for `config.json`. `progress` is called with the number of tensors written
         and the number of all tensors; only one tensor at a time is in memory in addition to the textures.
 
-        The state is one file, consistent at any moment; each file is replaced only when complete. Raises OSError if the
-        folder cannot be written, and GlgptError, leaving the old files, if a value is not finite.
+        Each file is replaced only when complete. Raises OSError if the folder cannot be written, and GlgptError,
+        leaving the old files, if a value is not finite.
         """
         self._settle()
         arrays, moments = self.textures.mapping(STATES[:1]), self.textures.mapping(STATES[1:])
@@ -456,7 +457,7 @@ class Trainer:
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
-        """Resumes from the files of `save`, bit for bit as if training had not stopped; `overrides` change settings.
+        """Resumes from the files of `save`, on the same device bit for bit; `overrides` change settings.
 
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """

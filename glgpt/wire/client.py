@@ -49,7 +49,7 @@ class BusyError(LostError):
 
 @dataclass
 class Traffic:
-    """Counts traffic: message bytes, and milliseconds on the server (`there`), in its queue and on the network."""
+    """Counts message bytes, and milliseconds on a server (`there_ms`), in its queue and on the network (`wire_ms`)."""
 
     steps: int = 0
     rows: int = 0
@@ -66,9 +66,9 @@ class Connection:
     """A session on a split server. `submit` sends steps; `take` returns their answers in the same order.
 
     `wire` is the number format of hidden states; `part` requests fewer blocks than the server holds. If the connection
-    is lost, the client tries for up to `patience` seconds to restore it, and then resends unanswered steps. If the
-    server has lost the session or an answer, `take` raises `ForgottenError`. The constructor raises GlgptError if the
-    address is invalid, or if the server is unreachable or refuses the client.
+    is lost, the client tries for up to `patience` seconds to restore it, and resends unanswered steps. If the server
+    has lost the session or an answer, `take` raises `ForgottenError`. The constructor raises GlgptError if the address
+    is invalid, or if the server is unreachable or refuses the client.
     """
 
     def __init__(

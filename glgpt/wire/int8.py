@@ -29,7 +29,7 @@ def encode(values: Floats, width: int) -> bytes:
 
 
 def decode(data: bytes | memoryview, count: int, width: int) -> Floats:
-    """Returns the `count` decoded numbers of rows of `width` as one array; NaN or infinite if their scales are."""
+    """Returns `count` decoded numbers as one array. If the scale of a row is NaN or infinite, so are its numbers."""
     rows = -(-count // width)
     scales = np.repeat(np.frombuffer(data, "<f4", rows), width)[:count]
     with np.errstate(all="ignore"):  # the callers refuse numbers that are not finite

@@ -2,9 +2,10 @@
 
     client                                              server
     open  protocol, token?, model?, session?,       ->  opened  session, held, seq, the server's part
-          wire, part?
-    step  seq, pos, n, ask? + hidden states or ids  ->  stepped seq, tokens?, ... + hidden states or logits
-    look  seq, n, names + hidden states or ids      ->  looked  seq, arrays + their values
+          wire?, part?
+    step  seq, pos, n, ask? + hidden states or ids  ->  stepped seq, n, tokens?, ... + hidden states or logits
+    look  seq, n, names?, head?, end?               ->  looked  seq, arrays + their values
+          + hidden states or ids
                                                     <-  error   code, message
 
 A message is the length of its JSON (4 bytes, little-endian), the JSON in UTF-8, and the payload. A row is a position of
@@ -32,9 +33,9 @@ MAX_GUESSES, MAX_ALTERNATIVES = 7, 32
 _LENGTH = struct.Struct("<I")
 
 # Codes of errors. After one of the codes in `AGAIN`, the client reconnects and sends its rows again: the server evicted
-# the session (EVICTED), is shutting down (DRAINING), lacks rows or steps before the step (ORDER), or has too many
-# connections (FULL). The others are final: a wrong token (TOKEN), another model, part or protocol version (UNSUITABLE),
-# or an invalid message (BAD).
+# the session (EVICTED), is shutting down (DRAINING), lacks rows or steps before the received step (ORDER), or has too
+# many connections (FULL). The others are final: a wrong token (TOKEN), another model, part or protocol version
+# (UNSUITABLE), or an invalid message (BAD).
 EVICTED, DRAINING, ORDER, FULL = "evicted", "draining", "order", "full"
 TOKEN, UNSUITABLE, BAD = "token", "unsuitable", "bad"
 AGAIN = (EVICTED, DRAINING, ORDER, FULL)

@@ -6,7 +6,7 @@
 // undefined. For each key beyond the last one, the row of an earlier key is fetched instead, with the score NOTHING, so
 // that it has no weight.
 // With PLACES, does the same for one row of each of several texts; y has RANGES rows for each text. PLACES holds the
-// position of each text. TABLE has a row for each text, with the number of the row of v for each key, four in a texel.
+// position of each text. TABLE has a row for each text, which holds, for each key, the number of its row of v.
 #ifdef PLACES_W
 #define TEXT (p.y / RANGES)
 #define RANGE (p.y % RANGES)

@@ -1,7 +1,7 @@
 // attended(c4) returns texel c4 of the output of attention for one row. It combines the results of `attend_row.frag`
 // for the ranges of keys: their mean, weighted by the sums of exponentials, whose logarithms are in LOGS.
-// If there are several rows, a shader defines FIRST_RANGE (the row of X that holds the first range of the row that it
-// computes) and AT (the position of this row).
+// If the output has several rows, a shader defines FIRST_RANGE (the row of X that holds the first range of the output
+// row) and AT (the position of the output row).
 #ifndef FIRST_RANGE
 #define FIRST_RANGE 0
 #define AT pos

@@ -1,7 +1,7 @@
-// Rotates heads by their position: y[t, head] = rotated x[t, head], where the heads of x begin at texel column FIRST.
-// Each pair of columns (i, i + ROTATED / 2) of a head is rotated by the angle position * frequency[i] and multiplied by
-// FACTOR; columns from ROTATED on, or without FREQUENCIES all columns, are copied. Row t has position pos + t. With
-// FROM_ZERO, the rows of BATCH sequences alternate, and row t has position t / BATCH.
+// Rotates heads by their position. The heads of x begin at texel column FIRST. In a head, each pair of columns
+// (i, i + ROTATED / 2) is rotated by the angle position * frequency[i] and multiplied by FACTOR; columns from ROTATED
+// on, or without FREQUENCIES all columns, are copied. Row t of x has position pos + t and is written to row pos + t of
+// y. With FROM_ZERO, the rows of BATCH sequences alternate, and row t of both x and y has position t / BATCH.
 // With SCALES, each head is normalised first: multiplied by its scale (or by one scale of all heads) and by
 // (GAIN + GAIN_OFFSET).
 // With PARTIAL_SUMS, x is given as the partial sums of one row, or with PLACES of several rows, which are added up

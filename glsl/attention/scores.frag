@@ -1,5 +1,5 @@
-// scores[t * n_head + head, s] = SCALE * q[pos + t, head] . k[s, head]; MASKED for s > pos + t.
-// With a BATCH, score rows are (t * BATCH + sequence) * n_head + head, and rows of q and k are t * BATCH + sequence.
+// Scores of attention: y[t * N_HEAD + head, s] = SCALE * q[pos + t, head] . k[s, head]; MASKED for s > pos + t.
+// With BATCH > 1, rows of y are (t * BATCH + sequence) * N_HEAD + head, and rows of q and k are t * BATCH + sequence.
 // If k has fewer heads than the scores, K_GROUP heads of the scores share one head of k; if q has fewer, Q_GROUP heads
 // share one head of q (Ainslie et al. 2023).
 // With TO_POSITION, a fragment writes nothing if its keys come after the positions of its rows in all row tiles,

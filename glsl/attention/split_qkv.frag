@@ -2,7 +2,7 @@
 // columns of q, then those of k, then those of v. With MOMENTS, the product was computed from a row to which its norm
 // was not applied yet, and is given as partial sums: they are added up here, and the norm is applied. If there are
 // several rows (one of each text), BATCH_ROW is the row of the product that this fragment computes: the fragment's row
-// minus the scalar `row` (EACH_NEW_ROW in `glgpt/ops/partial_sums.py`). It is written to row `row` + BATCH_ROW.
+// minus the scalar `row` (EACH_NEW_ROW in `glgpt/ops/partial_sums.py`).
 #ifdef MOMENTS
 #include "folded_norm.glsl"
 #include "partial_sums.glsl"

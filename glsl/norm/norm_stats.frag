@@ -1,5 +1,5 @@
-// Divides each row of x into slices and computes the moments of each: the texel of y in the row's row and the slice's
-// column is (mean, sum of squared deviations, number of values, 0).
+// Divides each row of x into slices and computes the moments of each slice: texel (row, slice) of y is (mean, sum of
+// squared deviations, number of values, 0).
 #include "moments.glsl"
 
 void main() {

@@ -1,4 +1,4 @@
-// dx = dy act'(x).
+// The gradient of an activation function: y = dy act'(x).
 #include "activation.glsl"
 #if ACT == 1
 // Derivative of gelu_new. For |x| > 10 the magnitude of the second term is below 1e-35; the clamps prevent overflows in

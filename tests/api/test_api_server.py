@@ -91,7 +91,7 @@ def url(engine: Engine) -> Iterator[str]:
 
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
-    """Yields the official client."""
+    """Yields OpenAI's client."""
     import openai  # takes a second, which workers without these tests save
 
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=120) as client:
@@ -100,19 +100,17 @@ def client(url: str) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def web(url: str) -> Iterator[httpx.Client]:
-    """Yields a plain HTTP client."""
     with httpx.Client(base_url=url.removesuffix("/v1"), timeout=60) as web:
         yield web
 
 
 def chat(client: openai.OpenAI, **how: Any) -> Any:
-    """Returns a chat completion."""
     return client.chat.completions.create(**{"model": "any", "messages": HELLO, "max_tokens": 12} | how)
 
 
 @pytest.mark.slow
 def test_texts_are_those_of_the_model_alone_whatever_else_runs(client: openai.OpenAI, path: Path) -> None:
-    """Fails if texts that join and leave a batch change others, or a seed gives other text than the model alone."""
+    """Fails if texts that join or leave a batch change other texts, or a text differs from that of the model alone."""
     asked: list[dict[str, Any]] = [{"temperature": 0}, {"seed": 5, "top_p": 0.9}, {"seed": 6, "max_tokens": 30}]
     asked += [{"seed": 7, "messages": [{"role": "user", "content": "word " * n}]} for n in range(1, 6)]
     with ThreadPoolExecutor(8) as pool:
@@ -199,7 +197,7 @@ def test_a_forced_call_has_arguments_of_its_schema(client: openai.OpenAI) -> Non
 
 
 def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: Engine) -> None:
-    """Fails if tools are lost in a template that has none, or an answer without a call is returned as a call."""
+    """Fails if tools are lost in a template that omits them, or an answer without a call is returned as a call."""
     results = [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "12:30"}]}]
     history = [{"role": "system", "content": "be brief"}, *HELLO, CALLED, *results]
     request = ChatRequest.model_validate({"messages": history, "tools": TOOLS})

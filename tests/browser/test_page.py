@@ -166,7 +166,7 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
 ) -> None:
     """Fails if a second visit requests weights, measures again, or lacks a file of the measured recording.
 
-    The measured recording differs from the first visit's default, so the page has not requested its files before.
+    The measured recording differs from the first visit's default, so it has files that the page did not need at first.
     """
     # The stored measurements already favour contiguous columns: on a busy machine, measuring may favour strided ones.
     init = f"{{{STRANGER}}} {{{preferring('contiguous', kernels=False)}}}"
@@ -196,7 +196,7 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Includes parity, whose reference the page has not requested before."""
+    """Includes parity, whose reference the first visit did not use."""
     page = browse(serve(exported), keeps=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
@@ -229,9 +229,9 @@ def test_no_frame_waits_long_while_text_comes(embedded_trains: Path, serve: Serv
     """Fails if a task takes 50 ms, corrected for the time that the machine spent on other processes.
 
     A worker sums numbers every 5 ms. A busy machine slows and delays the worker as much as the page; a factor of at
-    most three is attributed to the machine. The test's flag makes Chromium paint the page on the CPU. With `FLAGS`
-    alone, llvmpipe would paint, and each picture of the page would delay the driver's answers by 20 to 30 ms. The
-    worker cannot measure every delay of the page's two processes, so one of three runs may have a long task.
+    most three is attributed to the machine. The test's flag makes Chromium paint the page without OpenGL. With
+    `FLAGS` alone, llvmpipe would paint, and each picture of the page would delay its answers by 20 to 30 ms. The worker
+    cannot measure every delay of the page's two processes, so one of three runs may have a long task.
     """
     flags = [*FLAGS, "--disable-gpu-rasterization"]
     page = browse(serve(embedded_trains) + "#tokens=60", reduced_motion="no-preference", flags=flags)

@@ -111,7 +111,6 @@ def inspect_earlier(page: Any) -> None:
 
 
 def drop(page: Any, name: str, text: str) -> None:
-    """Drops a file on the page."""
     page.evaluate(
         """([name, text]) => {
           const dataTransfer = new DataTransfer();
@@ -138,7 +137,7 @@ def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Call
     page.locator("[data-part=message] li", has_text="two").wait_for()
     system = page.get_by_role("textbox", name="System prompt")
     assert messages(page) == ["*hello*", "one\ntwo"] and system.input_value() == "be brief"
-    file.write_text(json.dumps(saved | {"messages": [{"role": "user", "content": "cut off"}]}))  # as a reload leaves it
+    file.write_text(json.dumps(saved | {"messages": [{"role": "user", "content": "cut off"}]}))  # without an answer
     page.get_by_label("Saved conversations").set_input_files(file)
     page.get_by_role("button", name="Answer", exact=True).click()
     page.get_by_role("button", name="Regenerate").wait_for()

@@ -1,7 +1,4 @@
-"""Tests every view of a GPT-2 and of a Llama with twelve blocks: the blocks' order, groups, and the desktop's numbers.
-
-Both models are tiny and random.
-"""
+"""Tests every view of a GPT-2 and a Llama with twelve blocks: the blocks' order, groups, and the desktop's numbers."""
 
 from __future__ import annotations
 
@@ -202,7 +199,7 @@ def test_the_machine_has_every_block_and_leads_to_its_texture(deep_page: Deep) -
     deep_page.show("text")
     page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
     assert page.locator(".machine-stage").count() == 6 * BLOCKS + 2
-    for stage, view in (("QKV", "Textures"), ("scores", "Attention")):  # the text's part of the context fills the cell
+    for stage, view in (("QKV", "Textures"), ("scores", "Attention")):  # cells show only the text's positions
         assert page.evaluate(PAINTED_CELL, f"{stage} of block 11: open in {view}") > 0.6, stage
     for stage, name in (("QKV", "attn.q"), ("MLP", "mlp.act")):
         page.get_by_role("button", name=f"{stage} of block 11: open in Textures").click()
@@ -211,7 +208,7 @@ def test_the_machine_has_every_block_and_leads_to_its_texture(deep_page: Deep) -
 
 
 def test_the_tour_speaks_of_this_model(deep_page: Deep) -> None:
-    """Fails if cards describe position vectors to a Llama, which has none, or heads and words of the embedded model."""
+    """Fails if cards mention position vectors for a Llama, which has none, or heads and words of the embedded model."""
     page, texts = deep_page.page, {}
     deep_page.show("text", tour=1)
     for number in range(1, 11):

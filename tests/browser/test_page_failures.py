@@ -196,7 +196,7 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
 def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """The manifest claims a large model, since a small model's first shard is fetched while programs are still read."""
+    """The manifest claims a large model: a small model's first shard is fetched while the programs are being read."""
 
     def enlarged(route: Any) -> None:
         manifest = json.loads((exported / "manifest.json").read_text())

@@ -1,4 +1,4 @@
-"""Tests that every family of models has the desktop's numbers and text in the page."""
+"""Tests that families other than GPT-2 and Llama have the desktop's numbers and text in the page."""
 
 from __future__ import annotations
 

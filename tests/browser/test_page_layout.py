@@ -1,4 +1,4 @@
-"""Tests that nothing moves while a page loads, controls fit a finger, and any language of the browser works."""
+"""Tests that nothing moves while a page loads, controls fit a finger, and an invalid browser language does no harm."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ new PerformanceObserver((list) => shifts.push(...list.getEntries().filter((e) =>
 MOVED = """[shifts.reduce((sum, e) => sum + e.value, 0), shifts.map((e) => [e.value, ...e.sources.map(
   ({node, previousRect: a, currentRect: b}) => [`${node?.nodeName}.${node?.className}`, a.x, a.y, b.x, b.y])])]"""
 
-# Skips links within sentences and the text's tokens, which are as high as a line, and the machine's cells, which are
-# parts of a drawing.
+# Skips links and tokens, which are as high as a line of text, the link to the prompt, and the machine's cells, which
+# are parts of a drawing.
 SMALL = """(least) => [...document.querySelectorAll('button, select, summary, textarea, input, a')]
   .filter((e) => e.checkVisibility({visibilityProperty: true}))
   .filter((e) => !e.matches('.ui-link, p a, .machine-stage, .attention-arcs button, .shell-skip'))

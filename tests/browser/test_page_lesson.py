@@ -1,4 +1,4 @@
-"""Tests the parts of the page that explain the model: the machine, the sampling chart, the tour, and interventions."""
+"""Tests the page's explanations of the model: the machine (a picture of all stages), a chart, the tour, changes."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def player(once: Callable[..., Path], models: Path) -> Path:
-    """Returns the page with programs of these models' shapes. It may open links to any port of this machine."""
+    """Returns the page with programs of these models' shapes."""
     shapes = [models / "llama.json", models / "wide.json", models / "gpt2" / "config.json"]
     with few_mixes(), few_recordings(*USUAL, "4x8-blended", "4x8-paired"):
         return (

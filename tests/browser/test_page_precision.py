@@ -1,4 +1,4 @@
-"""Tests training in f16 in the page: losses equal the desktop's through an overflow, and the desktop resumes it."""
+"""Tests f16 training in the page: losses equal the desktop's even after an overflow; the desktop resumes the run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 def test_losses_in_halves_equal_the_desktops_through_an_overflow(
     site: Path, serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """Fails if the page scales the loss differently, or if it skips or repeats a step that overflowed."""
+    """Fails if the page scales the loss differently, or if a step that overflowed is missing or reported twice."""
     page = browse(serve(site) + "#tokens=1")
     page.evaluate("glgpt.ready")
     done, points = page.evaluate(TRAIN, {"text": PLAY, "config": CONFIG, "steps": STEPS, "seed": SEED})

@@ -24,7 +24,6 @@ CARD = "document.querySelector('[data-view=selftest]').innerText"
 
 
 def suite_of(exported: Path) -> dict[str, Any]:
-    """Returns the suite of a page."""
     return dict(json.loads(gzip.decompress((exported / "selftest.bin").read_bytes())))
 
 

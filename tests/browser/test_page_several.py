@@ -148,7 +148,7 @@ def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
     """Fails if the mask, row or random number after a guess is wrong, or a matcher keeps wrong guesses."""
     page = opened
     page.evaluate(NEVER_PAUSES)
-    page.evaluate("glgpt.borrow((model) => model.batch.speculation().then(() => null))")  # else in the background
+    page.evaluate("glgpt.borrow((model) => model.batch.speculation().then(() => null))")  # otherwise loaded later
     fields = {"kingdom": {"type": "string", "maxLength": 9}, "battles": {"enum": ["won", "worse", 12]}}
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     accepted = wrong = 0

@@ -246,7 +246,7 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
 def test_a_full_server_is_tried_again(
     server: Callable[..., Process], split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
-    """Fails if a page does not try a full server again. The server refuses at first: it keeps connections in use."""
+    """Fails if a page does not try a full server again. The test first uses all the server's connections."""
     process, width, ended = server("--sessions", "1"), CONFIG.n_embd, threading.Event()
 
     def use(others: list[Any]) -> None:
@@ -399,7 +399,7 @@ def test_the_cut_moves_while_a_text_is_written(
     assert generated(page, 30) == text
     for here in (3, 0, 5):
         slider.fill(str(here))
-        page.get_by_label("Guess ahead").select_option("never")  # the strip counts only steps of one token
+        page.get_by_label("Guess ahead").select_option("never")  # the times and bytes are those of steps of one token
         assert generated(page, 30) == text, here
         assert page.locator(".split-side.split-there").get_attribute("data-blocks") == ",".join(
             [*map(str, range(here, 6)), "head"]
@@ -427,7 +427,7 @@ def test_the_cut_moves_while_a_text_is_written(
     assert rows[-1].split()[4] == "0", rows  # no bytes if all blocks run in the page
     assert all(int(row.split()[4].replace(",", "")) > 4 * CONFIG.n_embd for row in rows[:-1]), rows
     agrees_with_the_desktop(page, desktop)
-    assert generated(page, 30) == text  # the views have used the caches in between
+    assert generated(page, 30) == text  # `agrees_with_the_desktop` has changed the caches
     process.kill()
     slider.fill("6")
     assert generated(page, 30) == text  # nothing needs the server

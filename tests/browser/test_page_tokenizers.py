@@ -43,7 +43,7 @@ def as_json(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_desktop(metadata: dict[str, Any]) -> dict[str, Any] | str | None:
-    """Returns the desktop's tokenizer of a file in the page's format, or its error, or None."""
+    """Returns the desktop's tokenizer of a file in the page's format, or its error; None for a file without one."""
     try:
         found = tokenizer_files(GgufFile(Path("model.gguf"), metadata, {}))
     except FileError as error:

@@ -265,7 +265,7 @@ def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:
 
 
 def test_the_bundle_stays_small(site: Path) -> None:
-    """Limits the page's files. The grammar worker has a separate limit, since only constrained texts fetch it."""
+    """Limits the size of the page. The grammar worker has a separate limit, since only constrained texts fetch it."""
     files = [f for f in site.rglob("*") if f.suffix in (".js", ".css", ".html")]
     later = [f for f in files if f.name.startswith("grammar-worker")]
     size = {f: len(gzip.compress(f.read_bytes())) for f in files}

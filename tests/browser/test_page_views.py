@@ -36,7 +36,7 @@ PAINTED = """(selector) => {
 
 @pytest.fixture(scope="module")
 def model_and_page(embedded: Path) -> tuple[Path, Path]:
-    """Returns the folders of the embedded model and its page. Sharp attention gives mostly transparent pictures."""
+    """Returns the folders of the embedded model, whose attention is sharp, and of its page."""
     return data_path("weights/shakespeare"), embedded
 
 
@@ -111,7 +111,7 @@ def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
     assert page.evaluate(state) == kept
     assert page.evaluate("glgpt.borrow(async (model) => model.cache.hasQueries(3))")
     go(page, "Device")
-    # the view is loaded when it first opens
+    # the code of the Device view is loaded when the view first opens
     page.wait_for_function("!document.querySelector('.attention-squares') && !glgpt.model.cache.shown")
     page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
     assert page.evaluate(state) == before
@@ -340,7 +340,7 @@ def test_the_prompts_tokens_show_what_was_weighed_there_too(page: Any) -> None:
     best, taken = page.evaluate(script, at)
     assert group.locator("button code").all_inner_texts() == [label for label, _ in best]
     shown = [float(text.rstrip("%")) for text in group.locator("button .text-percent").all_inner_texts()]
-    np.testing.assert_allclose(shown, [100 * p for _, p in best], atol=0.51)  # from 10 on, percentages are integers
+    np.testing.assert_allclose(shown, [100 * p for _, p in best], atol=0.51)  # percentages from 10 on have no decimals
     aria = page.locator(".text-token").nth(at).get_attribute("aria-label")
     assert aria.startswith(f"{taken[0]}, ") and abs(float(aria.split(", ")[-1].rstrip("%")) - 100 * taken[1]) < 0.51
     words = "[...document.querySelectorAll('.text-token')].map((t) => t.textContent)"

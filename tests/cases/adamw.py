@@ -1,4 +1,4 @@
-"""Cases of the optimizer: the norm of gradients, a step, and first values."""
+"""Cases of the optimizer: the norm of gradients, a step, and initial parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
     sizes = [(s.rows, s.cols), (1, s.cols), (s.rows, 1)] * 6
     given = [b.normal(f"g{i}", *size, b.many(*size)) for i, size in enumerate(sizes[: s.tensors])]
     losses = b.given("losses", np.outer(s.counted, [0, 1, 0, 0]), role="state")
-    mean = 9 / max(1, sum(s.counted[:3]))  # nine rows in three parts; `counted` have targets
+    mean = 9 / max(1, sum(s.counted[:3]))  # nine rows in three micro-batches; `counted` of each have targets
     held = [mean * array for name, array in b.held.items() if name != "losses"]
     norm, factor = more.gradient_norm(held, s.clip)
     y = ops.gradient_norm(b, given, s.clip, losses, 3, 9)
@@ -82,7 +82,7 @@ def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(x, np.where((rows % 5 < 3) & (cols % 8 < 6), wanted, 0)), Want(m, none), Want(squares, none)]
 
 
-PARTS = {"counted": st.sampled_from([(3, 3, 3, 3), (0, 0, 0, 5), (2, 0, 3, 1)])}  # number of targets in each part
+PARTS = {"counted": st.sampled_from([(3, 3, 3, 3), (0, 0, 0, 5), (2, 0, 3, 1)])}  # targets of each micro-batch
 
 
 CLIPS = st.sampled_from([1.0, 0.0, 1e3])

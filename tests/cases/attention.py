@@ -238,7 +238,7 @@ def heads(b: Bench, s: SimpleNamespace, name: str) -> Tensor:
 
 
 def score_tiles(b: Bench, s: SimpleNamespace) -> int:
-    """Returns the row tiles of scores; with a batch they must divide the rows."""
+    """Returns the number of row tiles of scores; with a batch, it must divide the number of rows."""
     unfolded(b)
     return int(np.gcd(s.rows, b.style.tiles[0])) if s.batch > 1 else b.style.tiles[0]
 
@@ -250,7 +250,7 @@ def score_rows(b: Bench, s: SimpleNamespace, dtype: str = "f32") -> tuple[Layout
 
 
 def reached(b: Bench, s: SimpleNamespace) -> Array:
-    """Returns 1 where a row of scores may attend to a key, else 0. Elsewhere patterns and score gradients are 0."""
+    """Returns 1 where a row of scores may attend to a key, and 0 where patterns and score gradients are 0."""
     positions = np.arange(score_rows(b, s)[0].rows) // (s.n_head * s.batch)
     return (np.arange(s.rows) <= positions[:, None]).astype(float)
 

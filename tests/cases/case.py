@@ -40,7 +40,7 @@ class Want:
 
 @dataclass(frozen=True)
 class Case:
-    """An op. `near` = (atol, k) means |ours - ref| <= atol + k eps |ref|; eps is that of float16 if packed.
+    """A case of an op. `near` = (atol, k) means |ours - ref| <= atol + k eps |ref|; eps is that of float16 if packed.
 
     atol bounds the rounding of a sum's terms: about sqrt(terms) x their size x 2^-24, with a margin for the drivers'
     order of addition. k bounds the errors that scale with the result. exp and 1/sqrt are off by a few eps.
@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Taped:
-    """An op on the tape.
+    """A case of an op that a tape (`Recorder.taping`) records.
 
     `function` computes the outputs in float64 from the matrices of `inputs`, by name. Rows at the end of an output that
     `function` omits are unused. `rows` limits inputs to their first rows: the gradient of later rows is zero, or
@@ -73,7 +73,7 @@ class Taped:
 
 @dataclass(frozen=True)
 class VjpCase:
-    """An op's vjp; `near` = (atol, k): each value of a gradient g may be off by atol + k eps |g|.
+    """A case of an op's vjp; `near` = (atol, k): each value of a gradient g may be off by atol + k eps |g|.
 
     For packed tensors, eps is that of float16, and a value may be off by `halves` more. This is the sum of the errors
     of rounding intermediate values to float16, each 2^-11 of the value.
@@ -86,12 +86,12 @@ class VjpCase:
 
 
 def tall(b: Bench) -> None:
-    """Raises a style's limit for caches and weights that are not folded; the limit stays far below a device's."""
+    """Increases the maximum texture size, for caches and weights that are not folded; it stays below a device's."""
     b.limits = replace(b.limits, max_texture_size=1024)
 
 
 def unfolded(b: Bench) -> None:
-    """Raises a style's limit for tensors that are not folded; the limit stays far below a device's."""
+    """Increases the maximum texture size, for tensors that are not folded; it stays below a device's."""
     b.limits = replace(b.limits, max_texture_size=256)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def product(b: Bench, s: SimpleNamespace, cols: int) -> ops.PartialSums:
     """Records a row times a matrix as partial sums; `summed` returns their sum."""
     row, w = b.normal("a", 1, s.inner, Layout(1, s.inner, (1, s.tiles))), b.weight("w", s.inner, cols)
-    split_k = min(s.split_k, b.limits.max_texture_size // 16)  # targets fit with blocks of up to 16 rows
+    split_k = min(s.split_k, b.limits.max_texture_size // 16)  # a slice has up to 16 rows of pixels
     return ops.matvec(b, row, w, "partial_sums", -(-texels(s.inner) // 4 // split_k), s.contiguous)
 
 
@@ -60,7 +60,7 @@ def matmul(b: Bench, s: SimpleNamespace, most: int = 1, packed_sums: bool = Fals
 
 
 def head_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the logits of many rows, with more columns than one texture has texels."""
+    """Records the logits of many rows. The columns may exceed the width of a texture."""
     x, w = b.normal("x", s.rows, s.inner, b.many(s.rows, s.inner)), b.weight("w", s.inner, s.vocab)
     y = ops.matmul(b, x, w, None, "y", tile_cols=b.style.tiles[1])
     return [Want(y, ref.matmul(b.held["x"], b.held["w"][: s.inner]))]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def moments_of(matrix: Array) -> Array:
-    """Returns (mean, squared deviations) by row, from a tensor of moments of slices."""
+    """Returns (mean, sum of squared deviations) of each row, from the moments of its slices."""
     m = matrix.reshape(len(matrix), -1, 4).astype(np.float64)
     count = m[..., 2].sum(axis=1)
     mean = (m[..., 0] * m[..., 2]).sum(axis=1) / count

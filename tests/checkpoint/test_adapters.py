@@ -31,7 +31,7 @@ IDS = [1, 5, 2, 9, 30, 4]
 
 
 def adapter(folder: Path, shapes: Mapping[str, tuple[int, int]], rank: int = 3, **fields: Any) -> Path:
-    """Writes an adapter of random matrices. `shapes` has the inputs and outputs of each module's linear layer."""
+    """Writes an adapter of random matrices. `shapes` has each module's numbers of inputs and outputs."""
     draw, tensors = np.random.default_rng(7), {}
     for module, (into, out) in shapes.items():
         for kind, shape in (("A", (rank, into)), ("B", (out, rank))):

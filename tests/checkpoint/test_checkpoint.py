@@ -146,7 +146,7 @@ def test_tied_copy_and_mask_buffers_are_passed_over(tmp_path):
 
 
 def test_memory_is_given_back(tmp_path):
-    # Reads 128 MB tensor by tensor in a new process, which may hold the pages of one tensor, but not of all tensors.
+    # Reads about 130 MB tensor by tensor in a new process, which may hold the pages of one tensor, but not of all.
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "gpt2", "n_embd": 512, "n_head": 8, "n_layer": 10, "vocab_size": 700})
     )
@@ -288,7 +288,7 @@ def test_flipped_bytes_give_an_error_or_a_model(tmp_path, name):
         for _ in range(150):
             content = bytearray(whole)
             for _ in range(chance.choice((1, 1, 2, 8))):
-                reach = len(content) if chance.random() < 0.3 else min(len(content), 2600)  # mostly flips the header
+                reach = len(content) if chance.random() < 0.3 else min(len(content), 2600)  # mostly in the header
                 content[chance.randrange(reach)] = chance.randrange(256)
             path.write_bytes(content)
             try:

@@ -34,7 +34,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, models):
         self.models = models
         self.asked = []
-        self.headers = {}  # by status, headers that override the usual headers
+        self.headers = {}  # by HTTP status, headers that override the usual headers
         super().__init__(("127.0.0.1", 0), HubHandler)
 
     @property
@@ -109,7 +109,7 @@ def hub(tmp_path):
 
 
 def half_of(folder):
-    """Writes a model in two parts."""
+    """Writes a model that is split into two GGUF files."""
     tensors = llama_tensors("Q8_0")
     for i in (0, 1):
         about = (LLAMA | tokenizer() if i == 0 else {}) | {"split.count": 2, "split.no": i}
@@ -117,7 +117,10 @@ def half_of(folder):
 
 
 def open_all(names, endpoint, cache, **environment):
-    """Opens the names in a new process, since the Hub library reads its settings once. Returns results or messages."""
+    """Opens models in a new process, since the Hub library reads its settings once.
+
+    Returns for each name the path and the sum of the absolute weights, or the error message.
+    """
     script = (
         "import json, sys\nfrom glgpt.checkpoint.opening import Checkpoint\nfrom glgpt.errors import GlgptError\n"
         "for name in sys.argv[1:]:\n"
@@ -192,7 +195,7 @@ def test_hub_refusals(hub, tmp_path):
 
 @pytest.mark.slow
 def test_gguf_files_of_the_hub(hub, tmp_path):
-    """Opens a model in one file and a model in two parts. Fails if either is not cached the second time."""
+    """Opens a model in one GGUF file and a model split into two. Fails if either is not cached the second time."""
     cache = tmp_path / "cache"
     cache.mkdir()
     names = ["tiny/files:a.gguf", "tiny/files:q8/m-00001-of-00002.gguf"]

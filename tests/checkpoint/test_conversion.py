@@ -115,7 +115,7 @@ def test_a_chat_template_and_its_tokens_are_kept(tmp_path: Path) -> None:
 
 
 def sentencepiece(folder: Path, merges: list[tuple[str, str]]) -> None:
-    """Writes a tokenizer.json like Gemma's, with as many tokens as the tests' model."""
+    """Writes the files of a tokenizer like Gemma's, with as many tokens as the test model's vocabulary."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "ab", "▁a"]
     assert len(tokens) == VOCAB
     model = models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges, unk_token="<unk>", fuse_unk=True,
@@ -238,7 +238,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_q4_loses_less_than_the_range_of_each_block(tmp_path: Path) -> None:
-    """Fails if q4 takes the smallest and the largest weight of a block instead of searching."""
+    """Fails if q4 derives a block's scale from its smallest and largest weight instead of searching for the best."""
     path = tmp_path / "q4.gguf"
     convert("shakespeare", path, "q4")
     name, kind = "h.2.mlp.c_fc.weight", TYPES[NUMBERS["Q4_1"]]

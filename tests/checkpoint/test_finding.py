@@ -1,4 +1,4 @@
-"""Tests how a model's name is resolved: a GGUF file, a folder that holds a GGUF file, or the model of a package."""
+"""Tests how a model's name is resolved: to a GGUF file, a folder, a file of the Hub, or an installed package's file."""
 
 from __future__ import annotations
 

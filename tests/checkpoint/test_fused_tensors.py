@@ -1,4 +1,4 @@
-"""Tests reading and saving, in both formats, of checkpoints like Phi-3's, with several parameters in one tensor."""
+"""Tests GGUF files and folders of models like Phi-3, whose stored tensors hold several parameters each."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_saved_run_has_them_and_a_damaged_part_is_found(tmp_path: Path, monkey
     with Checkpoint.open(tmp_path / "run") as checkpoint:
         for part in "qkv":
             checkpoint.read(f"layers.1.self_attn.{part}_proj.weight")
-    assert summed == [tensors[QKV].size]  # computes the checksum once, with the first part
+    assert summed == [tensors[QKV].size]  # the checksum is computed once for the three parameters
     data = file.read_bytes()
     at = data.index(tensors[QKV].tobytes())
     file.write_bytes(data[: at + 2] + b"\0\0" + data[at + 4 :])

@@ -1,4 +1,4 @@
-"""Tests which ids end a text and how answers are sampled, by generation_config.json and other files."""
+"""Tests that generation_config.json and other files decide which ids end a text and how answers are sampled."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_file_without_the_field_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_the_default_of_gpt2s_config_is_no_choice(tmp_path: Path) -> None:
-    """Fails if 50256 ends texts of a GPT-2 with 100 tokens: transformers writes this id for every vocabulary."""
+    """Fails if 50256 ends texts of a GPT-2 of 100 tokens: transformers writes this id for every vocabulary size."""
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 50256}))
     assert (end_of_text(tmp_path, 100, None), end_of_text(tmp_path, 50257, None)) == ((), (50256,))
 
@@ -75,7 +75,7 @@ def test_generation_ends_at_any_of_them(tmp_path: Path) -> None:
             shutil.copy(file, tmp_path)
     with LanguageModel.from_pretrained(WIDE, device="software") as model:
         made = list(model.generate_ids([7, 8], 12, temperature=0, eos=False))
-    ends = [*dict.fromkeys(made)][:0:-1]  # all generated tokens except the first
+    ends = [*dict.fromkeys(made)][:0:-1]  # the distinct generated tokens except the first, in reverse
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     first = made.index(ends[-1])
     with LanguageModel.from_pretrained(tmp_path, device="software") as model:

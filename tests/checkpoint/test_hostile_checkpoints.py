@@ -61,7 +61,7 @@ def opener() -> Iterator[list[subprocess.Popen[str]]]:
 
 @pytest.fixture
 def refused(opener: list[subprocess.Popen[str]]) -> Callable[[Path], str]:
-    """refused(folder) opens a folder in the other process and returns the line with which it is refused."""
+    """Returns a function that opens a folder, which must be refused, in the other process and returns the error."""
     return partial(refusal, opener)
 
 
@@ -94,7 +94,7 @@ def legacy(*state: bytes) -> bytes:
     return b"".join(pickle.dumps(part, 2) for part in head) + b"\x80\x02" + b"".join(state) + b"." + pickle.dumps([], 2)
 
 
-DOUBLING = b")" + b"q\x00h\x00\x86" * 60  # nested tuples of the previous tuple twice: 2^60 leaves
+DOUBLING = b")" + b"q\x00h\x00\x86" * 60  # each tuple holds the previous tuple twice: 2^60 leaves
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
 STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
 SHAPE = b"(" + b"K\x01" * 200_000 + b"t"
@@ -179,7 +179,7 @@ def test_an_encrypted_member_is_refused(offset: int, folder: Path, refused: Refu
         archive.writestr("model/data/0", bytes(16))
     whole = bytearray(path.read_bytes())
     header = whole.rindex(b"PK\x03\x04") if offset == 6 else whole.rindex(b"PK\x01\x02")
-    whole[header + offset] |= 1  # sets the flag in the member's header, or in the zip directory
+    whole[header + offset] |= 1  # sets the encryption flag in the member's header, or in the zip directory
     path.write_bytes(whole)
     assert "model/data/0 is encrypted" in refused(folder)
 

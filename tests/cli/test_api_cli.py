@@ -1,4 +1,4 @@
-"""Tests `glgpt api` as a process: its output, an answer, signals, bad input; tests options of constrained text."""
+"""Tests `glgpt api` (its output, an answer, a signal, bad input) and options for constrained text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 def test_a_server_answers_and_lets_a_running_answer_end(model: str) -> None:
-    """Fails if a signal cuts off an answer, or a request without the environment's key is answered."""
+    """Fails if a signal cuts off an answer, or a request without the key of GLGPT_API_KEY is answered."""
     command = [sys.executable, "-m", "glgpt", "api", model, "--port", "0", "--device", "software"]
     key = {"GLGPT_API_KEY": "a-long-key"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | key) as server:
@@ -80,7 +80,7 @@ def test_options_of_constrained_text(model: str, capsys: Capture, tmp_path: Path
     assert "cannot be combined" in refused(capsys, "generate", "a", "--regex", "a", "--choice", "b")
     schema.write_text("[1")
     assert "schema.json: the JSON schema is not JSON" in refused(capsys, "generate", "a", "--json-schema", str(schema))
-    for command in (["generate", "a", "--model"], ["chat", "--message", "a"]):  # refused before the model is looked for
+    for command in (["generate", "a", "--model"], ["chat", "--message", "a"]):  # refused before the model is opened
         assert "cannot be used" in refused(capsys, *command, "none.gguf", "--regex", "(?=a)b")
     schema.write_text('{"type": "nothing"}')
     assert "schema.json: the JSON schema cannot be used" in refused(capsys, "chat", "--json-schema", str(schema))

@@ -49,7 +49,7 @@ def test_messages_are_answered_in_turn(model: str, capsys: pytest.CaptureFixture
 
 
 def test_the_template_process_starts_before_the_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the first message waits for the start of the template process, or if a second process starts."""
+    """Fails if the process that renders chat templates starts after the model, or if a second process starts."""
     events: list[str] = []
     popen = subprocess.Popen
 
@@ -70,7 +70,7 @@ def test_the_template_process_starts_before_the_model(model: str, monkeypatch: p
 def test_a_long_prompt_shows_that_it_is_read(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fails if nothing is shown before the first token, or if the label remains in the answer's line."""
+    """Fails if no progress is shown before the first token, or if the progress remains in the answer's line."""
 
     class Screen(io.StringIO):
         isatty = staticmethod(lambda: True)
@@ -126,7 +126,7 @@ def test_a_model_that_cannot_chat_says_what_to_do(capsys: pytest.CaptureFixture[
 
 
 class Terminal:
-    """`glgpt chat` in a pseudo-terminal."""
+    """Runs `glgpt chat` in a pseudo-terminal."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "glgpt", "chat", *arguments, "--device", "software"]

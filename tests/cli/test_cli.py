@@ -430,7 +430,7 @@ def test_a_penalty_and_a_bias_change_the_text(capsys: Capture) -> None:
 
 @pytest.mark.slow
 def test_samples_are_those_of_their_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Checks that each sample is the text that its seed gives alone, and that samples are printed in order."""
+    """Checks that each sample equals the text of a run with only its seed, and that samples are printed in order."""
     asked = ["generate", "To be", "--tokens", "6", "--device", "software"]
     assert main([*asked, "--seed", "7", "--samples", "3", "--json"]) == 0
     samples = json.loads(capsys.readouterr().out)["samples"]

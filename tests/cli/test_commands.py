@@ -1,4 +1,4 @@
-"""Checks that each command of the command line is defined in a separate file."""
+"""Checks that each command of the command line is defined in a separate file or folder."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_huge_header_is_refused_within_seconds_and_little_memory(tmp_path: Pat
     for name, data in cases.items():
         with (tmp_path / f"{name}.gguf").open("wb") as file:
             file.write(data)
-            file.truncate(256 << 20)  # a sparse file of zeros; each eight bytes are an empty string
+            file.truncate(256 << 20)  # a sparse file of zeros; eight zero bytes are an empty string
     paths = [str(tmp_path / f"{name}.gguf") for name in cases]
     command = [sys.executable, "-c", script, *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""Tests commands without modules that some systems lack: Windows has no `fcntl`, `termios` and `resource`."""
+"""Tests commands without modules that Windows lacks, such as `fcntl`, and with OpenGL 4.1, as on macOS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAY = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 30
 
 
 def run(code: str, folder: Path) -> str:
-    """Returns the output of a process in which `MISSING` modules cannot be imported."""
+    """Returns the output of a process in which the modules of `MISSING` cannot be imported."""
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", START + code], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -70,7 +70,7 @@ print('locked')
     assert run(code, tmp_path).endswith("locked\n")
 
 
-WITHOUT = {  # restricts Mesa to the features of macOS
+WITHOUT = {  # restricts Mesa to the OpenGL features of macOS
     "MESA_GL_VERSION_OVERRIDE": "4.1",
     "MESA_GLSL_VERSION_OVERRIDE": "410",
     "MESA_EXTENSION_OVERRIDE": (

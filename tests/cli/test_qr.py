@@ -15,7 +15,7 @@ ADDRESS = "http://192.168.1.23:8042/"
 
 @pytest.mark.parametrize("text", [ADDRESS, "http://[2001:db8::1]:8042/train/#eyJzZXNzaW9uIjoiYSJ9"])
 def test_the_lines_are_the_code(text: str) -> None:
-    """Fails if a module of the code is wrong, or the light border is incomplete."""
+    """Fails if a module (square) of the QR code is wrong, or the light border is incomplete."""
     lines = [line.removeprefix(COLOURS).removesuffix(PLAIN) for line in qr_lines(text)]
     assert len({len(line) for line in lines}) == 1 and all(line[0] == line[-1] == " " for line in lines)
     halves = [[HALVES.index(c) for c in line] for line in lines]

@@ -26,7 +26,7 @@ EXPECTED = {signal.SIGINT: (130, "glgpt: interrupted\n"), signal.SIGTERM: (143, 
 
 
 def caught(pid: int) -> bool:
-    """True if a process has a handler for SIGTERM, which the first lines of the command set."""
+    """True if a process has a handler for SIGTERM. A command sets it before anything else."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
 
@@ -57,7 +57,7 @@ def _struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float,
     for number in numbers:
         process.send_signal(number)
         time.sleep(gap)
-        while gap >= 0.01 and waiting(process.pid):  # a busy machine runs the process later
+        while gap >= 0.01 and waiting(process.pid):  # a busy machine delivers the signal late
             time.sleep(0.001)
     try:
         _, err = process.communicate(timeout=60)
@@ -69,7 +69,7 @@ def _struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float,
         return f"{args[0]} after {after:.3f} s: {left} is left"
     if not ran or process.returncode == 0:  # the work was done before the signal
         return f"{args[0]} after {after:.3f} s: {err[-300:]!r}" if "Traceback" in err or "glgpt: " in err else None
-    allowed = [EXPECTED[signal.Signals(n)] for n in (numbers if gap < 0.01 else numbers[:1])]  # in either order
+    allowed = [EXPECTED[signal.Signals(n)] for n in (numbers if gap < 0.01 else numbers[:1])]  # in any order
     if (process.returncode, err) in allowed:
         return None
     return f"{args[0]} after {after:.3f} s, {numbers}: {process.returncode}, {err[-300:]!r}"
@@ -91,7 +91,7 @@ def strike(moments: int, seed: int, longest: float = 2.0) -> list[str]:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_random_moments() -> None:
-    """Sends signals at 12 random moments; this file's main program sends them at 200."""
+    """Sends signals at 12 random moments. Run as a program, this file sends them at 200 by default."""
     assert strike(12, 7) == []
 
 
@@ -102,7 +102,7 @@ def test_the_first_moments(number: int) -> None:
 
 @pytest.mark.slow
 def test_the_first_of_two_signals_decides() -> None:
-    """Fails if SIGINT decides after SIGTERM: Python runs handlers of pending signals in the order of their numbers."""
+    """Fails if a SIGINT after SIGTERM sets the exit code: Python handles pending signals in order of their numbers."""
     busy = "import hashlib; print(flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 3_000_000)"
     for code in (
         f"import glgpt.cli; from glgpt.__main__ import entry; glgpt.cli.main = lambda leave: exec({busy!r}); entry()",

@@ -112,7 +112,7 @@ def test_a_run_that_diverges_fails_with_1(capsys: Capture, monkeypatch: pytest.M
 
 
 def test_an_overflow_in_halves_is_told(capsys: Capture) -> None:
-    """Checks that a repeated step is reported, and that a resumed run keeps its precision."""
+    """Checks that a step repeated after an overflow is reported, and that a resumed run keeps its precision."""
     args = ["train", "play.txt", "--out", "run", "--steps", "6", *SHAPE, "--precision", "f16"]
     assert main(args) == 0
     said = "step 3/6  gradients overflowed once; repeated with a loss scale of 32768\n"

@@ -224,7 +224,7 @@ def test_inspecting_counts(tmp_path: Path, capsys: Capture) -> None:
     found = data.inspect(text, validation=0.25)
     assert (found.bytes, found.characters, found.lines, found.distinct) == (19, 13, 2, 11)
     assert found.scripts == pytest.approx({"Latin": 3 / 7, "Cyrillic": 2 / 7, "Han": 2 / 7})
-    assert found.held_back == 4  # the share begins at byte 14.25, and is rounded to the next character
+    assert found.held_back == 4  # the held-back share begins at byte 14.25, rounded up to a character
     (tmp_path / "text.txt").write_text(text)
     assert main(["data", "inspect", str(tmp_path / "text.txt")]) == 0
     assert "Latin 42.9%" in capsys.readouterr().out

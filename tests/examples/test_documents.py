@@ -206,7 +206,6 @@ def test_the_readme_is_short_and_shows_python_early() -> None:
 
 
 def test_the_python_reference_is_whole() -> None:
-    """Fails if the reference lacks a public name."""
     named = re.findall(
         r"^::: glgpt\.(\w+)$", (ROOT / "docs/reference/python.md").read_text(encoding="utf-8"), re.MULTILINE
     )

@@ -20,7 +20,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def host(tmp_path: Path, clock: Clock) -> Callable[..., Host]:
-    """host(**terms) opens a session in a folder. Further calls reopen the same folder, as after a crash."""
+    """Returns host(**terms), which opens a session in a folder. Further calls reopen the folder, as after a crash."""
 
     def opened(**changed: Any) -> Host:
         files = Files(tmp_path / "run")
@@ -31,7 +31,10 @@ def host(tmp_path: Path, clock: Clock) -> Callable[..., Host]:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """served(**terms) starts a gateway with a fake Flower. Further calls serve the same folder, as after a restart."""
+    """Yields served(**terms), which starts a gateway with a fake Flower.
+
+    Further calls serve the same folder, as after a restart.
+    """
     with contextlib.ExitStack() as stack:
 
         def start(limits: Any = None, **terms: Any) -> Any:

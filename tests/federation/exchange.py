@@ -24,7 +24,7 @@ from helpers.federation_commands import running  # noqa: E402
 
 
 def client(link: str, device: str, last: int, said: Any) -> None:
-    """Joins and trains, and records (round, step, seconds) of each round's first and last step."""
+    """Joins, trains, and puts (round, step, time) of each round's first and last step into the queue `said`."""
     from glgpt.federation.member.host import Link
     from glgpt.federation.member.join import Client, Hooks
 
@@ -36,7 +36,6 @@ def client(link: str, device: str, last: int, said: Any) -> None:
 
 
 def main() -> None:
-    """Prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text")
     parser.add_argument("--clients", type=int, default=4)
@@ -65,7 +64,7 @@ def main() -> None:
         number, step, at = said.get()
         steps.setdefault(number, []).append((step, at))
     shares = []
-    for number in range(2, args.rounds + 1):  # a round lasts from the previous round's last step to its own
+    for number in range(2, args.rounds + 1):  # a round lasts from the previous round's last step to its own last step
         ended = max(at for _, at in steps[number])
         whole = ended - max(at for _, at in steps[number - 1])
         first = min(at for step, at in steps[number] if step == 1)

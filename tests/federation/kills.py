@@ -33,7 +33,6 @@ REPEATS = ("serverapp", "superlink", "serve")  # killing these may end the Serve
 
 
 def main() -> int:
-    """Prints one line per session."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--only", default=",".join(PROCESSES))

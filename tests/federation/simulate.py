@@ -28,7 +28,6 @@ POISON = -10.0
 
 
 def main() -> None:
-    """Prints a JSON line per run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", type=Path)
     for name, default in (("--clients", 100), ("--asked", 10), ("--local-steps", 10), ("--steps", 1000), ("--seed", 0)):

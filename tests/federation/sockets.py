@@ -64,7 +64,6 @@ def train(peer: Peer) -> float:
 
 
 def main() -> None:
-    """Prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)

@@ -51,7 +51,7 @@ def serve(commands: Any, run: Path, *more: str) -> Command:
 
 @pytest.fixture
 def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes all commands choose the same kernel, even if the machine is too busy to store a probe's result."""
+    """Makes all commands choose the same kernel, even if the machine is too busy to cache a probe's results."""
     from glgpt.models.families.gpt2 import GPT2Config
     from glgpt.training.trainer import Trainer
     from glgpt.tuning import kernel_selection
@@ -151,7 +151,7 @@ def test_a_killed_process_ends_no_session(tmp_path, commands, what):
 
 
 def test_a_strategy_of_flowers_sees_every_client(tmp_path):
-    """Passes a site's expanded replies through each strategy. Two of the five updates are invalid."""
+    """Passes a gateway's reply, expanded to one reply per valid update, to each strategy. Two of five are invalid."""
     import numpy as np
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
@@ -237,7 +237,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
     task = message_to_proto(asked).SerializeToString()
 
     class Client:
-        """Answers as SuperLink does: on the first attempt (`objects`), or after the ServerApp has the message."""
+        """Answers as SuperLink does on the first attempt (if `objects`), or after the ServerApp has the message."""
 
         def __init__(self, objects: bool) -> None:
             self.objects, self.messages, self.pushed = objects, [], []
@@ -270,7 +270,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
 
 
 def test_noise_is_what_was_asked_for(tmp_path):
-    """Tests Flower's wrapper on a site's updates: the amount of noise, and a mean without weights for tokens."""
+    """Tests Flower's differential privacy on a gateway's updates: the amount of noise, and an unweighted mean."""
     import numpy as np
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
@@ -300,7 +300,7 @@ def test_noise_is_what_was_asked_for(tmp_path):
 
 
 def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypatch):
-    """Regression: the database grew by 182 MB for a round of 11 M parameters, and never shrank."""
+    """Regression: the database grew by 182 MB per round of a model of 11 M parameters, and never shrank."""
     from glgpt.federation.flower import processes
 
     database = tmp_path / "superlink.sqlite"
@@ -336,7 +336,7 @@ def test_superlinks_database_returns_the_space_of_its_rounds(tmp_path, monkeypat
 
 
 def supernode(folder: Path, superlink: int, config: str) -> subprocess.Popen[bytes]:
-    """Starts Flower's own node with this configuration."""
+    """Starts Flower's SuperNode with this configuration."""
     folder.mkdir()
     (port,) = (place.port for place in places(Place(port=0), (), 1))
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))

@@ -316,7 +316,7 @@ def test_a_claim_of_thousands_of_digits_is_not_repeated(served):
 
 
 def test_a_long_session_fits_a_message(served):
-    """Fails if the message has the devices of every round: desktops close the socket after more than 1 MiB."""
+    """Fails if the message lists the devices of every round: desktops close the socket if a message exceeds 1 MiB."""
     host = served(rounds=900)
     device = {"member": 1, "name": "n" * 40, "tokens": 1, "steps": 1, "loss": 1.0, "norm": 1.0, "said": "accepted"}
     line = {"clients": 100, "loss": 2.0, "devices": [device] * 20, "step": 1, "sample": "s" * 1000}
@@ -343,7 +343,7 @@ def test_a_dashboards_link_works_once(served):
     assert made.status_code == 201
     token = made.json()["token"]
     assert call(token).status_code == 200
-    assert call(link).status_code == call(link, "POST", "v1/host/token").status_code == 401  # a link from the history
+    assert call(link).status_code == call(link, "POST", "v1/host/token").status_code == 401  # the link was used
     other = call(token, "POST", "v1/host/link").json()["token"]
     assert call(call(other, "POST", "v1/host/token").json()["token"]).status_code == 200
     last = call(token, "POST", "v1/host/link", json={"rotate": True}).json()["token"]

@@ -42,7 +42,7 @@ class Worker:
 
 @pytest.fixture
 def joined(monkeypatch, tmp_path) -> Callable[..., Any]:
-    """joined(host, name) returns a client of a gateway, and lists of the states and answers that it reports."""
+    """Returns joined(host, name), which returns a client and lists of the states and answers that it reports."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(join, "Worker", Worker)
 
@@ -132,7 +132,7 @@ def test_a_round_that_the_terms_do_not_give_ends_the_client(gateways, joined, mo
 
 @pytest.fixture
 def endless() -> Iterator[Any]:
-    """Yields a host that answers every request with endless data."""
+    """Yields the link of a host that answers with endless data, and the number of bytes sent."""
     sent = [0]
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Tests a gateway's operation: health, metrics, logs, and a TLS proxy with a path in front of the gateway."""
+"""Tests a gateway's operation: health, metrics, the operator's options, and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a gateway's messages match the definitions in `replies`. The page's types are generated from them."""
+"""Tests that a gateway's messages match the definitions in `replies`, from which the page's types are generated."""
 
 from __future__ import annotations
 

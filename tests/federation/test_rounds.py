@@ -209,7 +209,7 @@ def test_public_sessions_are_clipped(host):
         ({}, (0.1 * 16 + 0.2 * 32 + 0.9 * 48) / 96),
         ({"public": True}, 0.2),  # the trimmed mean
         ({"strategy": "median"}, 0.2),
-        ({"strategy": "trimmed"}, 0.4),  # of three updates, a fifth is none
+        ({"strategy": "trimmed"}, 0.4),  # a fifth of three updates is rounded down to none
     ],
 )
 def test_updates_that_exceed_the_memory_are_combined_as_the_strategy_does(host, options, change):
@@ -365,7 +365,7 @@ def test_notes_of_a_round_are_joined_and_a_cut_line_left_out(host):
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled):
-    """Fails if a restarted gateway changes a settled round: its reply may be half sent, and may not change then."""
+    """Fails if a restarted gateway changes a settled round, whose reply may be half sent."""
     h = host(quorum=1)
     a = h.join("a")
     h.begin()
@@ -416,7 +416,7 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
 
 
 def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock):
-    """Fails if a gateway that cannot reach its share blocks the round, or one with more devices refuses the rest."""
+    """Fails if a gateway that cannot reach its share of the quorum blocks the round, or another refuses more."""
     few = Host(make_files(tmp_path / "run", gateways=2, quorum=4), clock)
     many = Host(Files(tmp_path / "run", 1), clock)
     alone, devices = few.join().member, [many.join().member for _ in range(3)]
@@ -426,7 +426,7 @@ def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock)
     for member in devices[:2]:
         many.send(member)
     clock.now += 5
-    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # no device is left; the share is reached
+    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # few: no device left; many: share met
     for host in (few, many):
         host.rounds.settle()
         assert host.begin(attempt=1)
@@ -559,7 +559,7 @@ def test_the_norm_that_a_change_may_have():
     recent = ((1.0, 10), (1.0, 10), (1.0, 10), (1e41, 10))  # the limit uses the median, so an outlier counts little
     assert rules.NormLimits(10.0, recent).largest(10) == pytest.approx(5)
     assert rules.NormLimits(10.0, recent).largest(20) == pytest.approx(10)  # twice the steps
-    assert rules.NormLimits(10.0, ((0.3, 1),)).largest(25) == pytest.approx(37.5)  # earlier changes had one step
+    assert rules.NormLimits(10.0, ((0.3, 1),)).largest(25) == pytest.approx(37.5)  # the earlier change took one step
     assert rules.NormLimits(10.0, ((1e-9, 1),)).largest(25) == pytest.approx(1)  # the earlier change was tiny
     with pytest.raises(GlgptError):
         first.check(float("nan"), 1)

@@ -1,4 +1,4 @@
-"""Tests what `glgpt federate serve` refuses before it starts, and the processes that a killed `serve` leaves."""
+"""Tests `glgpt federate serve`: what it refuses, the processes that a killed `serve` leaves, --rollback, evaluation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_ended_session_says_so(run: Path, capsys: Capture) -> None:
 
 
 def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, tmp_path: Path) -> None:
-    """Fails if a process of an ended leader survives, such as a ServerApp, or another session's process is ended."""
+    """Fails if a process whose group leader has ended survives, or another session's process is ended."""
     files = make_files(tmp_path / "other")
     wait = "import time; print(flush=True); time.sleep(60)"
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{wait}', sys.argv[1]])"
@@ -114,7 +114,7 @@ def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, 
 
 
 def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
-    """Fails if weights, lines, metrics or the open round stay, or the next round does not start from the checkpoint."""
+    """Fails if weights, lines of rounds.jsonl, metrics or the open round stay after a rollback."""
     host = Host(Files(run), Clock())
     files, before = host.files, host.before
     settings = asdict(files.session().settings)

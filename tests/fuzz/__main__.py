@@ -1,4 +1,4 @@
-"""`python tests/fuzz` fuzzes all targets; see `harness.main` for its settings."""
+"""Fuzzes all targets (`python tests/fuzz`); see `harness.main` for its settings."""
 
 import sys
 from pathlib import Path

@@ -18,7 +18,7 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def _seeds() -> list[Files]:
-    """Returns an adapter of three layers, with settings of every kind."""
+    """Returns the files of an adapter for three weights, with settings of every kind."""
     draw, tensors = np.random.default_rng(0), {}
     with Checkpoint.open(MODEL) as checkpoint:
         for role in ("q", "down", "up"):

@@ -210,7 +210,7 @@ def case(target: Target, seeds: list[Files], number: int, seed: int) -> tuple[in
 
 
 def shortened(target: Target, files: Files, steps: list[int], what: str) -> list[int]:
-    """Returns the steps without those that a finding of the same kind does not need, tried one by one."""
+    """Drops each step without which a finding of the same kind remains. Returns the other steps."""
     kind = what.split(":", maxsplit=1)[0]
     left = list(steps)
     for step in steps:
@@ -221,9 +221,9 @@ def shortened(target: Target, files: Files, steps: list[int], what: str) -> list
 
 
 def fuzz(target: Target, count: int, seed: int, until: float | None = None) -> tuple[Counter[str], list[Finding]]:
-    """Judges `count` cases, or fewer if time runs out. Returns the numbers of verdicts, and findings.
+    """Judges `count` cases, or fewer if time runs out. Returns the number of cases by verdict, and the findings.
 
-    Each kind of finding is returned only once, with shortened steps.
+    Each kind of finding is returned only once, with shortened steps, and at most 20 kinds.
     """
     seeds, verdicts, found = target.seeds(), Counter[str](), {}
     for start in range(0, count, BATCH):
@@ -262,7 +262,7 @@ def regressions(target: Target) -> dict[str, Files]:
 def main(targets: Sequence[Any]) -> int:
     """Runs `make fuzz` and returns the exit code.
 
-    Its variables are CASES of each target (10,000), or SECONDS for all targets together; SEED; and ONLY=name,name.
+    Reads the variables CASES (per target, default 10,000), SECONDS (for all targets together), SEED and ONLY=name,name.
     """
     try:
         return _fuzzed(targets)

@@ -95,7 +95,7 @@ _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  
 
 
 def _gguf(data: bytes, draw: random.Random) -> bytes:
-    """Replaces one to three numbers of a GGUF header, or texts in it with their lengths."""
+    """Replaces one to three fields of a GGUF header: numbers, or texts with their lengths."""
     try:
         fields = gguf_fields(data)
     except (IndexError, KeyError):  # an earlier mutation has broken the header
@@ -199,7 +199,7 @@ def value(draw: random.Random) -> Any:
 
 
 def changed(whole: Any, draw: random.Random) -> Any:
-    """Returns a JSON value with one node replaced, removed, repeated, renamed, changed or replaced by another node."""
+    """Returns a JSON value with one node removed, repeated, renamed, changed, or replaced by a new or another node."""
     nodes: list[tuple[Any, Any]] = []
 
     def walk(node: Any, depth: int) -> None:
@@ -326,7 +326,7 @@ def _safetensors(data: bytes, draw: random.Random) -> bytes:
 
 
 def _pickle(data: bytes, draw: random.Random) -> bytes:
-    """Changes one operation of a pickle at the start of the file."""
+    """Changes one operation of the pickles with which a file starts."""
     file, starts = io.BytesIO(data), []
     while file.tell() < len(data) and len(starts) < 20_000:
         try:

@@ -41,7 +41,7 @@ sys.exit(entry())
 
 
 def started(line: list[str], folder: Path) -> subprocess.Popen[str]:
-    """Starts a command. Returns its process when glgpt's code runs, after the tests' trainer is loaded."""
+    """Starts a command. Returns its process once its signal handlers are set, or once it has ended."""
     mark = folder / "started"
     mark.unlink(missing_ok=True)
     environment = os.environ | {"FAKE_SECONDS": "0.005", "FAKE_STARTED": str(mark), "PYTHONFAULTHANDLER": "1"}
@@ -111,7 +111,7 @@ def tokenizers(folder: Path, draw: random.Random, number: int) -> str:
 
 
 def exports(folder: Path, draw: random.Random, number: int) -> str:
-    """Checks that the page is complete, either the previous or the new one, and that interrupts leave nothing else."""
+    """Checks that the page is complete, either the previous or the new one. Only SIGKILL may leave other files."""
     page = folder / "page"
     before = (page / "manifest.json").read_bytes() if page.exists() else b""
     model = TESTS / "goldens" / draw.choice(["one-f16", "vocab3-untied"])

@@ -1,4 +1,4 @@
-"""Defines the parsers to fuzz and the libraries that they are compared with. None needs a graphics device."""
+"""Defines the parsers to fuzz and the libraries that they are compared with. No parser needs a graphics device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GOLDENS = Path(__file__).parents[1] / "goldens"
 
 
 def _folder(*names: str, keep: str = "") -> Callable[[], list[Files]]:
-    """Returns the files of goldens, without their references."""
+    """Returns a function that returns the files of goldens, without their reference results."""
     return lambda: [
         {p.name: p.read_bytes() for p in sorted((GOLDENS / n).iterdir()) if p.suffix != ".npz" and keep in p.name}
         for n in names
@@ -109,7 +109,7 @@ def torch_library() -> Any:
 
 
 def _pickled(*names: str) -> Callable[[], list[Files]]:
-    """Returns the files of `_folder`, and imports torch, since a child process has no time for the import."""
+    """Returns a function that returns the weights of goldens, and imports torch: a case has no time for the import."""
 
     def files() -> list[Files]:
         torch_library()

@@ -50,11 +50,11 @@ def test_guided_fuzzing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class PanicException(BaseException):
-    """Replaces the exception of a Rust library that panics."""
+    """Imitates the exception of a Rust library that panics."""
 
 
 class Broken:
-    """Is a target with each kind of fault."""
+    """Provides a target with each kind of fault."""
 
     name = "broken"
 

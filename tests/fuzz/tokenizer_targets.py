@@ -63,7 +63,7 @@ def _plain(folder: Path) -> None:
 
 
 def _plain_reference(folder: Path, tokenizer: Tokenizer) -> Any:
-    """Returns the library's tokenizer of the same files; None if a configuration adds tokens or a prefix."""
+    """Returns the library's tokenizer; None if the files add tokens or a prefix, or there is no merges.txt."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     if tokenizer.special or tokenizer.prefix_space or not (folder / "merges.txt").exists():
@@ -163,7 +163,7 @@ def _described(**about: Any) -> Files:
 
 
 def _tokenize(folder: Path) -> None:
-    """Checks that a layout's ids equal the library's and decode to the text, also token by token."""
+    """Checks that ids of a tokenizer layout equal the library's and decode to the text, also token by token."""
     about, text = described_text(folder, LONGEST)
     if about.get("layout") not in list(LAYOUTS):
         raise GlgptError("not a layout")
@@ -185,7 +185,7 @@ def _tokenize(folder: Path) -> None:
 
 
 def _train(folder: Path) -> None:
-    """Checks that a tokenizer trained on a text loads, restores the text, and has the merges of the definition."""
+    """Checks that a tokenizer trained on a text loads, restores the text, and has the merges of a simple trainer."""
     about, text = described_text(folder, TRAINED)
     size = about.get("size")
     if type(size) is not int:

@@ -1,4 +1,4 @@
-"""Tests reading GGUF files: metadata, tensors in the checkpoint's order, parts, and damaged files."""
+"""Tests reading GGUF files: metadata, tensors in the checkpoint's order, split files, and damaged files."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_large_tensor_is_decoded_in_parts(tmp_path: Path, monkeypatch: pytest.
 
 
 def split(folder: Path, count: int = 3) -> list[Path]:
-    """Writes a llama in `count` parts; returns their paths."""
+    """Writes a llama split into `count` files; returns their paths."""
     made, paths = llama_tensors(), []
     for i in range(count):
         metadata = LLAMA | tokenizer() if i == 0 else {}

@@ -98,7 +98,6 @@ def framebuffers(device: Device) -> list[int]:
 
 
 def test_a_refused_framebuffer_leaves_nothing_behind(device: Device) -> None:
-    """Fails if a refused framebuffer stays alive or leaves a GL error set."""
     texture = device.texture("t", 4, 4, 1, "float")
     before = framebuffers(device)
     with pytest.raises(GlgptError):

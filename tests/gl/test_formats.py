@@ -23,7 +23,7 @@ WAYS = [Options("300 es", "texelFetch", "uint"), Options("330", "textureLod", "f
 
 
 def copied(device: Device, options: Options, layouts: tuple[Layout, Layout], matrix: Array | Blocks) -> Array:
-    """Returns the texels of a copy of a matrix in another layout."""
+    """Copies a matrix into another layout on the device. Returns the copy's texels."""
     rec = Recorder()
     with rec.entry("copy"):
         y = rec.output(ops.copy(rec, rec.fixed("x", layouts[0], "input"), layouts[1], "y"))
@@ -51,7 +51,7 @@ def test_every_half_is_decoded_exactly(device: Device, options: Options, packing
 
 
 def floats() -> Array:
-    """Returns floats near every float16 number, near every midpoint of two, and beyond the range of float16."""
+    """Returns floats near every float16 number and every midpoint between two, and beyond the range of float16."""
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
     middles = (halves[1:] + halves[:-1]) / 2
     about = np.concatenate([halves, middles, [65520.0, 65519.99, 65536.0, 2.0**-25, 2.0**-26]]).astype(np.float32)

@@ -141,7 +141,7 @@ def test_parts_of_a_target_make_a_whole(device: Device) -> None:
 
 @pytest.mark.parametrize(("pos", "columns"), [(0, 1), (1, 2), (29, 9), (90, 12)])
 def test_only_keys_to_the_position_are_drawn(device: Device, pos: int, columns: int) -> None:
-    """Fails if a pass draws columns of keys that no query attends to, or leaves out columns of other keys."""
+    """Fails if a pass draws columns of keys that no query attends to, or omits columns of keys that one attends to."""
     textures = {"c": Texture("c", 12, 6, 1, "float", "state")}
     entry = Entry("keys", (), (Pass("keys", "f", (), (("c", 0),), (12, 6), keys=4),), {})
     with Player(device, Program(textures, {"f": WRITE}, {"keys": entry}, {}, ROWS.scalars)) as player:
@@ -171,7 +171,10 @@ def test_no_block_of_pixels_is_shaded_twice(device: Device) -> None:
 
 
 def counting(entries: dict[str, tuple[str, str, bool]]) -> Program:
-    """Returns a program whose entries write one more than they read; an entry is (read, written, swap both names)."""
+    """Returns a program whose entries write the value that they read plus one.
+
+    `entries` holds (state read, state written, True to swap their names).
+    """
     text = "precision highp float;\nprecision highp sampler2DArray;\nuniform sampler2DArray u_x;\n"
     text += "layout(location = 0) out vec4 y;\n"
     text += "void main() { y = texelFetch(u_x, ivec3(gl_FragCoord.xy, 0), 0) + 1.0; }\n"
@@ -303,7 +306,7 @@ def test_texels_of_another_shape_are_refused(device: Device, texels: Array) -> N
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[str]:
-    """Records every call that compiles, allocates, or queries an error."""
+    """Returns a list that receives the name of every call that compiles, allocates, or queries an error."""
     called: list[str] = []
 
     def noting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:

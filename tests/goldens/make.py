@@ -6,7 +6,7 @@
 Needs torch and transformers; the tests that read the goldens need neither. Each folder holds `config.json`, weights in
 one of the layouts of published checkpoints, and `reference.npz`: `tokens` [T], `logits` [T, vocab], `greedy` (prompt
 and up to 16 greedy ids), and every activation under its dotted name. Transformers' modules compute the results in
-float64 with eager attention; they are rounded to float32. `checksums.json` has the SHA-256 of each tensor's values as
+float64 with eager attention, rounded to float32. `checksums.json` has the SHA-256 of each tensor's values as
 row-major little-endian float32. `training` is the golden of a training run (`make_training.py`).
 """
 
@@ -30,7 +30,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 HERE = Path(__file__).resolve().parent
 NEAR = 1e-6  # tolerance: more than the rounding of float64 to float32
-LLAMA_NEAR = 1e-5  # transformers computes Llama's norms in float32, whose sums depend on the processor (2e-6 seen)
+LLAMA_NEAR = 1e-5  # transformers computes Llama's norms in float32, whose sums depend on the processor (by up to 2e-6)
 SEED = 3  # seed of the first case, plus 1 for each later case; chosen so that no greedy choice is a near tie
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 

@@ -1,4 +1,4 @@
-"""A session without Flower: its folder, its rounds, and a replacement for Flower that requests them."""
+"""A session without Flower: its folder, its rounds, and a replacement for Flower that requests rounds."""
 
 from __future__ import annotations
 

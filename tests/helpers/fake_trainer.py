@@ -24,7 +24,7 @@ from glgpt.training.events import RunTrainer, StepResult
 
 LATE = 4  # number of steps by which results are late, as in the real trainer
 OVERFLOW_AT = 3  # the step that is repeated in f16
-BREAK_AT = int(os.environ.get("FAKE_BREAK_AT", "0"))  # the step whose loss is NaN
+BREAK_AT = int(os.environ.get("FAKE_BREAK_AT", "0"))  # the step whose loss is NaN (0: none)
 SECONDS = float(os.environ.get("FAKE_SECONDS", "0"))  # duration of a step
 
 BEGUN: list[float] = []  # start times of the steps of all trainers

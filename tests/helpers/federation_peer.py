@@ -74,7 +74,7 @@ class Peer:
         raise TimeoutError("neither accepted nor rejected")
 
     def closed(self) -> tuple[int, str]:
-        """Returns the close code and reason."""
+        """Waits until the gateway closes the socket. Returns the close code and reason."""
         with pytest.raises(ConnectionClosed) as caught:
             while True:
                 self.socket.recv(timeout=30)

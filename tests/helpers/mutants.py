@@ -2,8 +2,8 @@
 
 Each fault is made in a scratch copy of the repository, where its tests then run. A fault is
 
-- caught if they fail, as they should;
-- survived if they pass: strengthen a test;
+- caught if its tests fail, as they should;
+- survived if its tests pass: strengthen a test;
 - stale if its text is not found exactly once, or its tests no longer exist or are marked `slow`: rewrite it in
   `mutants.json`. The tests of `make test` must catch every fault.
 
@@ -97,7 +97,7 @@ def made(mutant: Mutant, folder: Path) -> Iterator[None]:
 
 
 def run(tests: tuple[str, ...], folder: Path, seconds: float) -> tuple[int | None, str]:
-    """Runs the tests; returns (exit code, output), with no code if they took longer than `seconds`."""
+    """Runs the tests; returns (exit code, output). The code is None if they took longer than `seconds`."""
     if tests[0].endswith(".ts"):
         command, place = ["npx", "vitest", "run", *(t.removeprefix("viewer/") for t in tests)], folder / "viewer"
     else:

@@ -30,7 +30,7 @@ EPS = FORMATS["f32"].spacing
 class Style:
     """The tiling and storage of tensors with many rows, the way shaders are built, and the device's limits.
 
-    `weights` is the format of weights if it differs from that of rows.
+    `weights` is the format of weights if it differs from `dtype`.
     """
 
     tiles: tuple[int, int] = (4, 1)
@@ -119,7 +119,7 @@ class Bench(Recorder):
 
 
 def play(device: Device, bench: Bench, record: Callable[[Bench], list[Want]]) -> list[tuple[Want, Array, Array]]:
-    """Records and plays the op; returns (wanted, its matrix, all values of its texture)."""
+    """Records and plays the op; returns (wanted, its matrix, all values of its texture) for each result."""
     with bench.entry("test"):
         wants = record(bench)
         for i, want in enumerate(wants):

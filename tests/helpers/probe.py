@@ -8,7 +8,7 @@ from glgpt.program.kernel import KERNELS
 from glgpt.system.files import write_json
 from glgpt.tuning.kernel_selection import STORAGES, cache_file, measured_names, probe_key, variants
 
-FASTEST = "8x4-contiguous textureLod"  # the result of most probes of a slow processor
+FASTEST = "8x4-contiguous textureLod"  # the fastest in most probes on a slow processor
 MS = {"contiguous": 17.0, "strided": 33.0, FASTEST: 5.0}
 TIMES = {name: MS.get(name, MS.get(name.split()[0], 10.0)) for name in measured_names(variants(KERNELS.values()))}
 

@@ -11,7 +11,7 @@ BYTES = TEXT.encode()
 
 
 class Stranger(BaseHTTPRequestHandler):
-    """A server with a path for every way in which a download of a text can fail."""
+    """Answers each path with the method that is named after it."""
 
     protocol_version = "HTTP/1.1"
     asked: list[str] = []  # noqa: RUF012, over all requests

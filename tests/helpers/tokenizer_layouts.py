@@ -180,7 +180,7 @@ LAYOUTS: dict[str, Any] = {
     "qwen2": _qwen2,
     "nemo": _nemo,
     "tinyllama": lambda: _spm(normalizer=_PREPEND),  # Llama 1 and 2, Mistral 7B too
-    "llama2": lambda: _spm(pre_tokenizer=_metaspace("first")),  # as later versions convert it; Mistral 7B 0.3 too
+    "llama2": lambda: _spm(pre_tokenizer=_metaspace("first")),  # as later transformers convert it; Mistral 7B 0.3
     "phi3": _phi3,
     "gemma": _gemma,
 }

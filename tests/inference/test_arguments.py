@@ -71,7 +71,6 @@ def test_ids_of_another_type_are_refused(model: LanguageModel) -> None:
 
 
 def test_options_of_another_type_are_refused(model: LanguageModel) -> None:
-    """Fails if the error is a TypeError, or an OverflowError that leaves the model unusable (temperature 1e38)."""
     for option in OPTIONS:
         for bad in WRONG:
             if bad is None and option not in ("tokens", "temperature", "eos"):

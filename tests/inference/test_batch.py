@@ -59,7 +59,7 @@ FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # other goldens take as
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in FEW)) for n in GOLDENS])
 def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> None:
-    """Fails if a text depends on other texts, the size of a batch, its place in the shared caches or ended rows."""
+    """Fails if a text depends on other texts, also ended ones, the batch's size or its place in the shared caches."""
     with load(goldens / name) as model:
         wanted = reference_of(goldens / name)
         prompts = prompts_for(model, 11)
@@ -73,7 +73,7 @@ def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["dhead2-gelu", "llama-grouped"])
 def test_halves_continue_as_they_do_alone(goldens: Path, name: str) -> None:
-    """Fails if eight rows of f16 weights, which a fragment processes by fours, get the wrong sums."""
+    """Fails if a row gets wrong sums: with f16 weights, a fragment computes at most four of a batch's eight rows."""
     with load(goldens / name, "f16") as model:
         prompts = prompts_for(model, 9)
         assert together(model, prompts, 5, temperature=0) == alone(model, prompts, 5, temperature=0)
@@ -102,7 +102,7 @@ def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: 
 
 
 def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
-    """Fails if a text continues differently after a pause, after its rows move, or after it is read in again."""
+    """Fails if a text continues differently after a pause, after its cache rows move, or after another prefill."""
     with load(goldens / "dhead3-relu") as model:
         decoder, most = batch_of(model), model.config.n_positions
         prompts = [ids[: most // 2] for ids in prompts_for(model, 4)]
@@ -111,7 +111,7 @@ def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
         for i in range(12):
             chosen = [text for n, text in enumerate(texts) if (i + n) % (n + 2) and len(text.ids) < most][::-1]
             if i == 6:
-                decoder.reserve(2 * len(decoder._heap.uses))  # all texts are read in again
+                decoder.reserve(2 * len(decoder._heap.uses))  # all texts are prefilled again
             if chosen:
                 decoder.append(chosen, [(i + len(text.ids)) % 7 % model.config.vocab_size for text in chosen])
                 for text, ours in zip(chosen, decoder.logits(), strict=True):
@@ -126,7 +126,7 @@ def test_idle_texts_make_room(goldens: Path) -> None:
         height, ids = len(decoder._heap.uses), prompts_for(model, 2)[0][:40]
         texts = [decoder.begin(ids, [Sampler(SamplingOptions(temperature=0))], [0])[0][0] for _ in range(height // 16)]
         assert any(not text.rows for text in texts) and texts[-1].rows
-        decoder.append(texts[:1], [0])  # read in again
+        decoder.append(texts[:1], [0])  # is prefilled again
         within(decoder.logits()[0], model.logits([*ids, 0])[-1], ATOL, RTOL)
 
 
@@ -151,7 +151,7 @@ def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
 
 
 def test_a_stop_text_ends_its_row_alone() -> None:
-    """Fails if a row continues after its stop text, or ends other rows."""
+    """Fails if a text continues after its stop text, or ends other texts."""
     with load(None) as model:
         sampling: dict[str, Any] = {"temperature": 0, "stop": ["\n"]}
         prompts = ["First Citizen:\nBefore", "ROMEO:", "To be"]
@@ -165,7 +165,6 @@ def test_a_stop_text_ends_its_row_alone() -> None:
 
 
 def test_what_cannot_be_continued_is_refused(goldens: Path) -> None:
-    """Fails if a batch accepts an unusable prompt or setting."""
     with load(goldens / "dhead2-gelu") as model:
         for prompts, options, words in (
             ([[1], []], {}, "the prompt is empty"),
@@ -224,7 +223,7 @@ def test_logits_of_several_prompts_are_theirs(goldens: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["dhead2-gelu", "llama3-untied"])
 def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
-    """Fails if a token's loss is taken from another row, or padding counts."""
+    """Fails if a token's loss is taken from another row of logits, or padding counts."""
     with load(goldens / name) as model:
         texts = [ids for ids in prompts_for(model, 6) if len(ids) > 1]
         for ids, losses in zip(texts, model.losses(texts), strict=True):
@@ -238,7 +237,7 @@ def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
-    """Fails if a guessed token's row has other bits than a separate step, or a wrong guess stays in the caches."""
+    """Fails if a guessed token's logits differ from a separate step's, or a wrong guess stays in the caches."""
     seen = []
     always = lookup.Speculation.checked_step
 

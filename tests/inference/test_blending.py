@@ -138,7 +138,7 @@ def test_a_driver_that_adds_in_another_order_gets_partial_sums(
 ) -> None:
     options = DeviceSettings(device="software").open()[1].options
     assert adds_by_blending(device, options, pairs)
-    assert not choose(device).kernel.blends  # software adds up partial sums faster
+    assert not choose(device).kernel.blends  # software GL adds up partial sums faster
     read = Player.read
     monkeypatch.setattr(Player, "read", lambda player, name: np.nextafter(read(player, name), np.float32(9)))
     assert not adds_by_blending(device, options, pairs)
@@ -150,7 +150,7 @@ def test_a_driver_with_one_derivative_for_a_quad_adds_no_pairs(device: Device, m
     """Fails if pairs of pixels are used on a driver on which they add up another column's difference."""
     options = DeviceSettings(device="software").open()[1].options
     compiled = Device.compile
-    # Returns the difference of a quad's left column for both columns.
+    # Imitates coarse derivatives: both columns of a quad get the difference of the left one.
     coarse = """
 vec4 coarse(vec4 v) {
   bool left = (int(gl_FragCoord.x) & 1) == 0;

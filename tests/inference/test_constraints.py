@@ -112,13 +112,13 @@ class TestDraws:
 
 @pytest.mark.slow
 def test_a_text_depends_neither_on_others_nor_on_interruptions(model: LanguageModel) -> None:
-    """Fails if a mask belongs to another token, or a text depends on other generations that run at the same time."""
+    """Fails if another token's mask is used, or a text depends on other generations that run at the same time."""
     for sampling in SETTINGS:
         check_text(model, sampling)
 
 
 def check_text(model: LanguageModel, sampling: dict[str, Any]) -> None:
-    """Compares a constrained text with texts of a batch and of an interrupted run, and if greedy, of the host."""
+    """Compares a constrained text with those of a batch, an interrupted run and, if greedy, the host's sampler."""
     constraint = Constraint.json_schema(PERSON)
     run = model.generate("hello", 80, constraint=constraint, **sampling)
     text = run.read()

@@ -159,7 +159,6 @@ def test_progress_runs_to_the_end(goldens: Path) -> None:
 
 
 def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None:
-    """Fails if memory grows with every token."""
     config = GPT2Config(vocab_size=30, n_positions=260, n_embd=16, n_layer=1, n_head=2)
     with load(save_checkpoint(tmp_path, config, random_weights(config))) as model:
         tokens = model.generate_ids([1, 2, 3], 203, seed=0)
@@ -172,7 +171,7 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Path]:
-    """Yields three quarters of the 124M shape with random weights: 380 MB, much more than the interpreter."""
+    """Yields a folder of three quarters of GPT-2 124M with random weights: 380 MB, much more than the interpreter."""
     config = GPT2Config(vocab_size=40000, n_layer=9)
     with tempfile.TemporaryDirectory() as folder:
         yield save_checkpoint(Path(folder), config, random_weights(config, spread=0.02))

@@ -1,4 +1,4 @@
-"""Tests models in q8 and q4: compares them with the same rounded weights in f32, and measures rounding's cost."""
+"""Tests models in q8 and q4: compares them with the same rounded weights in f32, and bounds the cost of rounding."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tu
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the folder of a GPT-2 with several groups of rows and random weights."""
+    """Returns the folder of a GPT-2 with random weights, each with several groups of rows."""
     config = GPT2Config(vocab_size=400, n_positions=160, n_embd=192, n_layer=2, n_head=3)
     return save_checkpoint(tmp_path_factory.mktemp("wide"), config, random_weights(config, spread=0.02))
 

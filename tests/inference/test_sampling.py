@@ -90,7 +90,6 @@ def test_greedy_takes_the_first_of_the_best(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_refused(value: float) -> None:
-    """Fails if generation continues after logits overflowed."""
     for temperature in (0.0, 1.0):
         with pytest.raises(GlgptError, match="not finite"):
             Sampler(SamplingOptions(temperature=temperature)).choose(np.array([0.0, value]))
@@ -177,7 +176,7 @@ def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
     ):
         found = sampler.adjusted(logits, [])
         assert 1 not in [sampler.choose(found, step) for step in range(50)]
-        with pytest.raises(GlgptError, match="not finite"):  # the model's logits, not the bias
+        with pytest.raises(GlgptError, match="not finite"):  # a logit of the model, not the bias
             sampler.adjusted(np.float32([5, -np.inf, 1, 1]), [])
     with pytest.raises(GlgptError, match="forbids all 2 tokens"):
         SamplingOptions(logit_bias={0: -math.inf, 1: -math.inf}).check_vocabulary(2)

@@ -20,7 +20,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "tokens": 12}
 
 
 def changed(data: bytes, edit: Callable[[dict[str, Any]], object]) -> bytes:
-    """Returns a safetensors file with another header."""
+    """Returns a safetensors file after `edit` changed its header."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     edit(header)

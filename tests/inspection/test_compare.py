@@ -98,7 +98,7 @@ def test_another_greedy_continuation_that_ties_is_within() -> None:
 
 
 def test_the_kl_divergence_has_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if rounded weights are compared value by value only, regardless of the text they generate."""
+    """Fails if rounded weights are judged by the errors of logits only, not by the distribution of the next token."""
     args = (WIDE, "--reference", WIDE / "reference.npz", "--dtype", "q8")
     code, out = run(capsys, *args)
     assert code == 0 and "mean KL 0.05): logits " in out.splitlines()[-1]

@@ -44,7 +44,6 @@ def test_a_comparison_is_that_of_the_logits_of_each_window() -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_eval_prints_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if the command does not compare --dtype with --compare-to."""
     text = tmp_path / "play.txt"
     text.write_text(TEXT)
     assert main(["eval", str(text), "--dtype", "q8", "--compare-to", "f32", "--window", "40"]) == 0

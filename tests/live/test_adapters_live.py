@@ -1,4 +1,4 @@
-"""Compares models with LoRA adapters that PEFT writes with the models that PEFT merges."""
+"""Compares LoRA adapters that PEFT writes, applied by glgpt, with the models that PEFT merges."""
 
 from __future__ import annotations
 

@@ -110,15 +110,15 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
     ],
 }
 # By format: (rounding step, number of roundings in series). The step is in standard deviations of normal weights; a
-# quantised block spans 4.2 of them. Three model blocks have 14 roundings: 12 products, embedding and head. f16 has
-# twice as many, since it also rounds inputs; q4 has half as many, since half of its weights have 8 bits.
+# q4 block spans 4.2 of them, a q8 block 4.8. Three model blocks have 14 roundings: 12 products, embedding and head.
+# f16 has twice as many, since it also rounds inputs; q4 has half as many, since half of its weights have 8 bits.
 ROUNDING = {"f16": (2**-10, 28), "q8": (2 * 2.4 / 254, 14), "q4": (4.2 / 15, 7)}
 CASES = [pytest.param(name, i, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i in range(len(shapes))]
 # Gradients of a family's second and third shape are soak tests: with them, the test takes three times as long. The
 # activations of all shapes are compared in each run.
 FIRST = [pytest.param(*case.values, id=case.id, marks=[pytest.mark.soak] * (case.values[1] > 0)) for case in CASES]
-# These have, in this order, biases and parallel parts, neither, norms after the parts, and packed weights. The other
-# families repeat these variants.
+# These have, in this order, biases and attention parallel to the MLP; neither; norms after attention and MLP; packed
+# weights. The other families repeat these variants.
 PACKINGS = ("gpt_neox", "llama", "gemma2", "phi3")
 NARROW = [pytest.param(name, marks=[pytest.mark.soak] * (name not in PACKINGS)) for name in FAMILIES]
 IDS = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
@@ -134,7 +134,7 @@ class Drawn(NamedTuple):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Drawn]:
-    """drawn(family, shape) returns a random model, which is made only once."""
+    """Returns drawn(family, shape), which returns a random model and makes it only once."""
 
     @cache
     def draw(name: str, shape: int) -> Drawn:
@@ -162,7 +162,6 @@ def checkpoint(folder: Path, name: str, shape: dict[str, Any]) -> Any:
 def test_activations_logits_and_text_are_transformers(
     drawn: Callable[[str, int], Drawn], name: str, shape: int
 ) -> None:
-    """Fails if an activation, a logit or a greedy token differs from transformers."""
     folder, theirs, case = drawn(name, shape)
     with LanguageModel.from_pretrained(folder, device=DEVICE) as model:
         found = model.run_with_cache(IDS)[1]

@@ -122,7 +122,7 @@ def test_logits_are_those_of_transformers_with_hooks(
 def test_generation_is_that_of_transformers_with_hooks(
     model: LanguageModel, ids: list[int], reference: Any, case: str
 ) -> None:
-    """Compares tokens that are generated with a cache. Fails if a change skips the prompt or a later token."""
+    """Compares tokens that are generated with a cache. Fails if an intervention skips the prompt or a later token."""
     interventions, hooks = CASES[case]
     plain = list(model.generate_ids(ids, 12, temperature=0))
     text = list(ids)

@@ -151,7 +151,6 @@ def test_generation_ends_at_the_same_tokens(tmp_path: Path, generation: Any, con
 
 
 def test_the_embedded_model_agrees_at_its_full_context() -> None:
-    """Fails if the default model's activations or text differ from transformers."""
     model = theirs(embedded_weights())
     rng = np.random.default_rng(0)
     with LanguageModel.from_pretrained(device="software") as ours:

@@ -1,4 +1,4 @@
-"""Tests that every name that a view shows has an explanation, and belongs to at most one block."""
+"""Tests that every name that the page shows has an explanation, and every pass of a block a caption."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_family_explains_its_names(config: ModelConfig) -> None:
-    """Fails if a Llama's weights and states have no explanation, or an explanation that is true for GPT-2 only."""
+    """Fails if an activation, weight or state has no explanation, or one that is true for another family only."""
     family = family_json(config)
     about = {entry["name"]: entry.get("about") for entry in family["names"]}
     program = generate_program(config, page_recordings("f32")[0], "f32")
@@ -42,7 +42,7 @@ def test_a_family_explains_its_names(config: ModelConfig) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_passes_of_a_block_have_captions(config: ModelConfig) -> None:
-    """Fails if a product or a stage of a token lacks the caption that the page shows above a column of pictures."""
+    """Fails if a pass of a block lacks the caption that the page shows above a column of pictures."""
     family = family_json(config)
     titles = {entry["name"]: entry.get("title") for entry in family["names"]}
     labels = [p.label for p in generate_program(config, page_recordings("f32")[0], "f32").entries["decode"].passes]

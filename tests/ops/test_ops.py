@@ -82,7 +82,7 @@ def agrees_with_its_reference(device: Device, case: str, style: str, shape: Simp
 
 
 def test_every_shader_has_a_case() -> None:
-    """Fails if no case plays some shader, forward or backward."""
+    """Fails if a shader is played by no case, forward or backward."""
     drawn, shape = set(), SimpleNamespace(**SHAPE)
     records = [case.record for case in EVERY.values()] + [partial(backward, case=case) for case in VJPS]
     for record in records:

@@ -165,7 +165,7 @@ def test_slices_of_large_weights_are_whole_groups(name: str, inner: int, cols: i
 @pytest.mark.parametrize(("panels", "inner"), [(True, 84), (True, 96), (False, 84)])
 @pytest.mark.parametrize("name", STORED)
 def test_formats_of_files_have_all_products(device: Device, name: str, panels: bool, inner: int) -> None:
-    """Fails if a product omits the minima of formats with levels from 0 to 255, or reads float32 scales as float16."""
+    """Fails if a product omits a format's minima, or reads float32 scales as float16."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 5, inner, b.many(5, inner)), b.weight("w", inner, 70, panels)

@@ -42,7 +42,7 @@ def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, 
 @pytest.mark.parametrize("style", ["4x4", "4x8", "8x4"])
 @pytest.mark.parametrize("case", ["matmul", "norm_fold"])
 def test_a_long_sum_keeps_its_digits(device: Device, case: str, style: str) -> None:
-    """Fails if a sum over K is rounded after each term. Massive activations, as in SmolLM2's MLP, would hide others."""
+    """Fails if a sum over K is rounded after each term: massive activations, as in SmolLM2's MLP, would hide others."""
     massive = {3: 2000.0, 1200: -2000.0}  # columns of x; the weights of both are equal, so that their terms cancel
 
     def enlarge(name: str, array: Array) -> Array:
@@ -77,7 +77,6 @@ def test_a_fragment_takes_one_column_of_a_wide_row(device: Device, monkeypatch: 
 @pytest.mark.parametrize("splits", [None, ops.GPU_SPLITS], ids=["whole", "split"])
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_a_residual_of_another_shape_is_refused(rows: int, cols: int, splits: ops.Splits | None, dtype: str) -> None:
-    """Fails if a residual of another shape is accepted."""
     b = Bench(STYLES["4x8" if dtype == "f32" else "f16 8x8"])
     tiles = b.many(16, 768).tiles
     with b.entry("test"), pytest.raises(ValueError, match="plus"):

@@ -77,7 +77,7 @@ def answer(port: int, request: bytes) -> bytes:
 
 
 def load(seconds: float, half: int = 200, aborts: int = 50, seed: int = 1) -> dict[str, Any]:
-    """Runs `glgpt serve` under load. Returns the number of checks, the slowest answer, and the growth of its memory."""
+    """Runs `glgpt serve` under load. Returns measurements, such as the slowest answer and the growth of memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         large = random.Random(seed).randbytes(8 << 20)

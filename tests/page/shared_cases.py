@@ -540,7 +540,7 @@ def _as_data(tokenizer: Tokenizer) -> dict[str, Any]:
             for text in TEXTS
         ],
         "prompt": tokenizer.prompt("to be"),
-        # A digest of the ids: their number, and the sum of each id times its position modulo 1000.
+        # A digest of the ids: their number, and the sum of each id times (its position modulo 1000).
         "long": [
             {"runs": r, "ids": len(ids), "sum": int((ids * (np.arange(len(ids)) % 1000)).sum())} for r, ids in long
         ],

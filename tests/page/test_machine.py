@@ -1,4 +1,4 @@
-"""Tests pictures of the machine: the values and the token that a cell shows."""
+"""Tests the pictures that a page shows while it loads: the values and the token of a cell."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Returns a function that exports a page of two mixes, without the built page."""
+    """Returns a function that exports a page with two mixes of tensor types, without the built page."""
     viewer = small_page(tmp_path / "viewer")
     monkeypatch.setattr("glgpt.page.player.export.built_page", lambda: viewer)
     monkeypatch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in ("F32", "Q8_0")])
@@ -67,7 +67,7 @@ def test_the_export_lists_its_files_with_their_digests(
     sources = (out / "shapes" / "sources.bin").read_bytes()
     assert hashlib.sha256(sources).hexdigest() == player["sources"]["sha256"]
     for mix in document["mixes"]:
-        # Like an ordinary page, has recordings for four and eight draw buffers, and for devices that blend.
+        # As in an ordinary page, recordings are for four and eight draw buffers, and for devices that blend.
         found = [(r["kernel"], r["rows"], r["draw_buffers"], "blends" in r, "pairs" in r) for r in mix["recordings"]]
         ordinary = page_recordings(mix["dtype"])
         assert found == [(r.kernel.name, r.rows, r.draw_buffers, r.kernel.blends, r.kernel.pairs) for r in ordinary]

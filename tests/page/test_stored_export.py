@@ -28,7 +28,7 @@ def test_a_gguf_file_is_exported_as_it_is_stored(tmp_path: Path, monkeypatch: py
         manifest = export(model, tmp_path / "out", ExportOptions("stored"), device="software")
         split = SplitPage(1, "ws://127.0.0.1:8043")
         halved = export(model, tmp_path / "split", ExportOptions(split=split), device="software")
-    assert manifest["dtype"] == halved["dtype"] == "q4"  # servers of a split model also keep the file's types
+    assert manifest["dtype"] == halved["dtype"] == "q4"  # a split model's page also keeps the file's types
     program = json.loads((tmp_path / "out" / manifest["recordings"][0]["generate"]).read_text())
     view = program["views"]["embed_tokens.weight"]
     assert view["dtype"] == "q4"

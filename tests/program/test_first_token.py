@@ -55,7 +55,7 @@ def shape(slug: str) -> Shape:
 
 @pytest.fixture(scope="module", params=PROGRAMS, ids=lambda key: f"{key[0]}-{key[1].label}")
 def recorded(request: pytest.FixtureRequest) -> tuple[Program, tuple[int, int]]:
-    """Returns a shape's program in q8, with two blocks since all blocks share shaders, and its maximum of programs."""
+    """Returns a shape's program in q8, with two blocks since all blocks share shaders, and its entry of `PROGRAMS`."""
     name, kernel = request.param
     config = replace(shape(name).config, n_layer=2, n_positions=1024)
     return generation_program(config, Limits(), kernel, "q8"), PROGRAMS[request.param]

@@ -135,7 +135,7 @@ def forward(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
             atol += FORMATS["f16"].spacing / 2 * float(want.summed.max())
         where, beyond = places(view), places(view, whole=True)
         where = want.read(where) if want.read else where
-        if where.dtype.kind != "i":  # combines several values; compared outputs depend on them
+        if where.dtype.kind != "i":  # `read` combines several values; other outputs depend on them
             continue
         zero = beyond[: len(where), view.cols :] if not want.bare else beyond[:0]
         found.append(output(want.tensor.name, view, where, want.expected, (atol, k), zero))

@@ -18,7 +18,7 @@ Serve = Callable[..., StageServer]
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., StageServer]]:
-    """serve(model, blocks, port=0, token=None, origins=(), **options of Engine) returns a running server."""
+    """Yields serve(model, blocks, port=0, token=None, origins=(), **options of Engine); it returns a running server."""
     with contextlib.ExitStack() as stack:
 
         def start(

@@ -33,7 +33,7 @@ def folder(goldens: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def together() -> Iterator[Any]:
-    """together(folder, part, texts) returns a batched stage for this many texts, and the stage that it uses."""
+    """Yields together(folder, part, texts), which returns a batched stage for `texts` texts, and the stage it uses."""
     made: list[Any] = []
 
     def load(folder: Path, which: str, texts: int = 8) -> tuple[Any, Stage]:
@@ -80,7 +80,7 @@ class Alone:
 @pytest.mark.slow
 @pytest.mark.parametrize("which", PARTS)
 def test_each_text_gets_the_bits_that_it_gets_alone(folder: Path, which: str, together: Any) -> None:
-    """Runs prompts, varying batches, rollback and guesses. Fails if other texts or stale rows change a text."""
+    """Runs prompts, varying batches, rollback and guesses. Fails if other texts or stale cache rows change a text."""
     texts, stage = together(folder, which)
     head = stage.part.head
     rng, alone = np.random.default_rng(1), [Alone(stage) for _ in range(8)]

@@ -36,7 +36,7 @@ def running(serve: Any, goldens: Path) -> Any:
 
 @pytest.fixture
 def client() -> Iterator[Any]:
-    """client(server, address) returns a client that the server sees at this address."""
+    """Yields client(server, address), which returns a client that the server sees at this address."""
     made: list[Raw] = []
 
     def connect(running: Any, address: str = "10.0.0.1") -> Raw:
@@ -167,7 +167,7 @@ def test_what_a_client_that_is_gone_waits_for_is_dropped(running: Any, client: A
 
 @pytest.fixture
 def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Makes the server answer each `Look` with `LONG` bytes. `held` is the maximum of bytes that answers held."""
+    """Makes the server answer each `Look` with `LONG` bytes. `held` is the maximum of bytes in unsent answers."""
     found, app = SimpleNamespace(held=0, looks=0, server=running), running.app
 
     async def look(_: Any, look_: Look, *__: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Tests the server: refusals, sessions, rollback, repeats, evictions, restarts, connections broken at any message."""
+"""Tests the split server: refusals, sessions, rollback, repeats, evictions, restarts, connections broken anywhere."""
 
 from __future__ import annotations
 
@@ -511,7 +511,7 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
 
 @pytest.fixture
 def hostile() -> Iterator[Any]:
-    """hostile(opened, answer) returns the address of a server with these fields of `opened`.
+    """Yields hostile(opened, answer), which returns the address of a server that sends these fields in `opened`.
 
     The server answers every later message with `answer(message)`.
     """

@@ -185,7 +185,7 @@ def test_patterns_that_scan_a_run_again_from_each_position_are_refused(pattern: 
 
 @pytest.mark.parametrize("unit", ["a", "A", "1", " ", "-", "\u02b0", "\u0301"])
 def test_a_failed_scan_is_not_repeated(unit: str) -> None:
-    """Fails if a pattern needs more than 5 s. In some of them, an alternative scans a run that a later one matches."""
+    """Fails if a pattern needs more than 5 s. In some patterns, an alternative scans a run that a later one matches."""
     from tokenizers import Regex, pre_tokenizers
 
     for pattern in (
@@ -217,7 +217,7 @@ def test_a_long_run_takes_time_by_its_length(tmp_path: Path, name: str, unit: st
         took.append(time.process_time() - start)
         if ours.split:
             assert ours.decode(ids) == text
-    assert took[1] < 40 * took[0] + 1  # the text is 8 times as long: 64 if time were quadratic
+    assert took[1] < 40 * took[0] + 1  # the text is 8 times as long; quadratic time would give a factor of 64
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_special_tokens_stand_where_the_template_puts_them(tmp_path: Path, name:
 
 @pytest.mark.parametrize("name", ["tinyllama", "smollm"])
 def test_added_tokens_have_the_ids_that_the_library_gives_them(tmp_path: Path, name: str) -> None:
-    """Fails if an added token keeps the file's id: the library uses the vocabulary's id, or the next id after it."""
+    """Fails if an added token keeps the file's id: the library uses the vocabulary's id, or the next free one."""
     document = layout(name)
     document["model"]["vocab"]["<far>"] = 900
     flags = document["added_tokens"][0]

@@ -1,4 +1,4 @@
-"""Tests the earlier steps that a run keeps as well as the last one: `RUN@400`."""
+"""Tests the checkpoints of earlier steps that a run keeps in addition to the last one: `RUN@400`."""
 
 from __future__ import annotations
 

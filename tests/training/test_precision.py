@@ -48,8 +48,7 @@ def apart(a: Arrays, b: Arrays) -> float:
 def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
     """Fails if an f16 product omits a term, a scale or padding, or a packed tensor is read in another layout.
 
-    Each rounding to float16 adds an error of up to 2^-11. About twenty such errors follow each other, and about as many
-    add up over all gradients.
+    Each rounding to float16 adds a relative error of up to 2^-11, and about twenty roundings follow each other.
     """
     model = options.get("model", CONFIG)
     batch = examples(config=model, context=options.get("context", 9))
@@ -193,7 +192,7 @@ def test_results_of_good_steps_are_told_where_a_later_one_fits_no_scale(monkeypa
 
 
 def test_recomputed_activations_are_those_of_the_step() -> None:
-    """Fails if an activation reads a product before it is rounded, in a step, a recomputation or an evaluation."""
+    """Fails if a step, a recomputation or an evaluation applies an activation function to a product not yet rounded."""
     batch = examples(config=CONFIG, context=9)
     losses = [gradients("f16", *batch, recompute=recompute)[0] for recompute in (False, True)]
     with trainer(precision="f16") as t:

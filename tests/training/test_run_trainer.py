@@ -44,7 +44,7 @@ def make(kind: type[RunTrainer]) -> Iterator[Make]:
 
 
 def windows(seed: int = 0, rows: int = BATCH) -> tuple[Ids, Ids]:
-    """Returns rows of a repetitive text, and the same rows one token later."""
+    """Returns rows of a random text of five different tokens, and the same rows one token later."""
     text = np.random.default_rng(seed).integers(0, 5, (rows, CONTEXT + 1))
     return text[:, :-1], text[:, 1:]
 

@@ -87,7 +87,7 @@ def test_ten_steps_are_torchs(goldens: Path, options: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", [False, True])
 def test_parts_make_one_batch(recompute: bool) -> None:
-    """Fails if accumulated parts count twice, or the gradients of a step include those of the previous step."""
+    """Fails if micro-batches count twice, or the gradients of a step include those of the previous step."""
     x, y = examples(4)
     found = []
     for options in ({"batch": 4}, {"batch": 2, "accumulate": 2, "recompute": recompute}):
@@ -108,7 +108,6 @@ def test_recomputing_changes_no_bit(dropout: float) -> None:
 
 
 def test_targets_below_zero_count_nothing() -> None:
-    """Fails if a padded target changes the loss."""
     x, y = examples()
     with trainer() as t:
         by_row = [t.evaluate(x[i : i + 1], y[i : i + 1]) for i in range(2)]
@@ -123,7 +122,7 @@ def test_targets_below_zero_count_nothing() -> None:
 @pytest.mark.parametrize("second", [4, 0], ids=["some", "none"])
 @pytest.mark.parametrize("options", [{"batch": 4}, {"batch": 2, "accumulate": 2}], ids=["one", "parts"])
 def test_a_step_is_on_the_mean_over_the_targets_that_count(options: dict[str, int], second: int) -> None:
-    """Fails if rows without a target count in the mean, parts count equally, or a part without targets counts."""
+    """Fails if positions without a target count, or micro-batches with more or fewer targets count equally."""
     x, y = examples(4)
     y[0, 5:] = y[1, ::2] = y[2:, second:] = -1
     with trainer(**options) as t:
@@ -221,7 +220,7 @@ def dropped(t: Trainer, step: int, part: int = 0, seed: int = 0) -> Array:
 
 
 def test_every_seed_step_and_part_has_its_mask_and_evaluation_none() -> None:
-    """Fails if two steps, or all parts of a step, drop the same values, or an evaluation drops values."""
+    """Fails if two steps, or all micro-batches of a step, drop the same values, or an evaluation drops values."""
     with trainer(dropout=0.2) as t, trainer() as plain:
         places = [{"step": 1}, {"step": 2}, {"step": 1, "part": 1}, {"step": 1, "seed": 1}]
         losses = [float(dropped(t, **place)[0]) for place in places]

@@ -38,7 +38,7 @@ def small(device: Device, monkeypatch: pytest.MonkeyPatch, most: int, size: int 
 
 
 def steps() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
-    """Returns fresh parameters, the first step's gradients and parameters after two, both losses, and a text."""
+    """Returns initial parameters, [gradients of step 1, parameters after step 2], both losses, and generated ids."""
     x, y = examples(4, 0, CONFIG, 30)
     y[0, 7:] = -1
     with trainer(CONFIG, lr=1e-2, eps=1e-3, **SHAPE) as t:  # a small eps would amplify a gradient's last bit

@@ -164,7 +164,6 @@ def test_gradients_of_another_shape_are_not_made_up() -> None:
 
 
 def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
-    """Fails if parameters that are not finite overwrite the last good checkpoint."""
     with trainer() as t:
         t.save(tmp_path)
         good = (tmp_path / "state.safetensors").read_bytes()
@@ -313,7 +312,6 @@ def test_a_folder_without_a_state_is_refused(goldens: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_steps_take_no_more_than_the_plan(device: Device) -> None:
-    """Fails if memory differs from the plan, or grows with steps, evaluations and samples."""
     before = dict(device.live), device.texture_bytes
     x, y = examples(config=TINY, context=4)
     with trainer(TINY, context=4) as t:

@@ -44,7 +44,7 @@ def test_the_tests_do_not_measure(device: Device, monkeypatch: pytest.MonkeyPatc
 
 
 def considered(contiguous: int) -> list[str]:
-    """Returns the kernels from which "auto" chooses; with panels, they have one column tile."""
+    """Returns the kernels and fetches from which "auto" chooses; with panels, kernels have one column tile."""
     return CONTIGUOUS_NAMES if contiguous else NAMES
 
 
@@ -220,7 +220,6 @@ def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch
 
 
 def test_without_float_targets_tensors_are_stored_as_bits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a device that cannot render floats is given float textures."""
     fake_probe(monkeypatch, NAMES[0])
     assert tune.renders_float(device) and choose(device).options.storage == "float"
 

@@ -1,5 +1,6 @@
-// Service worker: caches one complete version of the page for offline visits. The page caches weights and other verified files.
-const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`; // a version's files are in `CACHE id`
+// Service worker: caches one complete version of the page for offline visits. Weights and other verified files are
+// cached by the page's own code.
+const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`; // the files of a version are in `CACHE id`
 let keeping = Promise.resolve();
 
 self.addEventListener("install", () => self.skipWaiting());
@@ -9,7 +10,7 @@ self.addEventListener("fetch", (event) => {
   const name = request.method === "GET" ? fileOf(request.url) : null;
   if (name !== null) event.respondWith(answer(request, name));
 });
-// A page that has loaded completely asks the worker to cache its version; the answer is true if it was cached.
+// A page that has loaded completely asks the worker to cache the page's version. The answer is true if it is cached.
 self.addEventListener("message", (event) => {
   const { id, urls } = event.data;
   keeping = keeping.then(() => keep(id, urls)).catch(() => false);
@@ -27,7 +28,7 @@ function fileOf(url) {
 
 // Answers from the network, so that a new export is visible at once, or from the cached version if the network fails.
 async function answer(request, name) {
-  // The name of an asset has a hash of its contents.
+  // A cached asset cannot be outdated, because its name contains a hash of its contents.
   const asset = name.startsWith("assets/") && (await caches.match(request.url));
   if (asset) return asset;
   try {
@@ -40,7 +41,7 @@ async function answer(request, name) {
   }
 }
 
-// Fetches a complete answer. Throws if it is interrupted.
+// Fetches a complete response. Throws if the transfer is interrupted.
 async function fetched(request) {
   const response = await fetch(request);
   if (!response.ok) return response;
@@ -50,13 +51,13 @@ async function fetched(request) {
   return new Response(await response.blob(), { headers });
 }
 
-// Returns the id of the cached version.
+// Returns the id of the cached version; undefined: none.
 async function whole() {
   return (await caches.match("./whole", { cacheName: CACHE }))?.text();
 }
 
-// Replaces the cached version, unless the server has another version by now. The first two of `urls` are the page and its
-// manifest.
+// Caches version `id` and deletes the previous one, unless the server has another version by now. Returns true if `id`
+// is cached. The first two of `urls` are the page and its manifest.
 async function keep(id, urls) {
   if ((await whole()) === id) return true;
   const name = `${CACHE} ${id}`;
@@ -71,7 +72,7 @@ async function keep(id, urls) {
     if (!page.includes(`content="${id}"`) || JSON.parse(manifest).export_id !== id) throw new Error("another version");
     await (await caches.open(CACHE)).put("./whole", new Response(id));
   } catch {
-    await caches.delete(name); // a full disk, or a page that is being replaced: the previous version stays
+    await caches.delete(name); // the disk is full, or the server's files are being replaced: the previous version stays
     return false;
   }
   for (const other of await caches.keys()) {

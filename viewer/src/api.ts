@@ -1,4 +1,4 @@
-// Defines the scriptable object `globalThis.glgpt`, which the console, an embedding page and the tests use.
+// Defines the scriptable object `globalThis.glgpt`, which the console, pages that embed glgpt, and the tests use.
 
 import { CHAT_TOKENS, fit, type Fitted } from "./runtime/chat/context";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
@@ -116,8 +116,8 @@ export class Glgpt {
   }
 
   /**
-   * @internal Runs `train` and holds the sessions that the page shows. In an embedded object, this property exists only
-   * after the first call that concerns training.
+   * @internal Runs `train` and holds the sessions that the page shows. In an embedded object, reading this property
+   * throws PageError before the first call that concerns training.
    */
   get training(): Training {
     return must(this.trains.value, "training").training;
@@ -128,7 +128,7 @@ export class Glgpt {
     return (this.trains.value = new Calls(host));
   }
 
-  /** Returns the object that implements the calls for training. In the embed module, loads its code first. */
+  /** Returns the object that implements the calls for training. In the embed module, loads the object's code first. */
   private async trainingCalls(): Promise<TrainingCalls> {
     await this.usable();
     const code = await this.rare();
@@ -331,7 +331,7 @@ export class Glgpt {
     return this.write(() => Promise.resolve(options), options.signal, options.seed);
   }
 
-  /** @internal Generates a text. Gets the options from `prepare` when no other call can replace the model anymore. */
+  /** @internal Generates a text. Calls `prepare` for the options after earlier calls, which may replace the model. */
   async write(prepare: () => Promise<GenerateOptions>, signal?: AbortSignal, seed = 0): Promise<Generated> {
     await this.usable();
     const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
@@ -394,9 +394,9 @@ export class Glgpt {
   }
 
   /**
-   * Returns the ids of messages up to where the answer begins, and the number of oldest messages left out: at least
-   * `dropped`. More are left out if the others leave too little of the context for the answer: fewer than `tokens`
-   * tokens, and less than a quarter of the context. The last turn is never left out.
+   * Returns the token ids of messages up to where the answer begins, and the number of oldest messages left out: at
+   * least `dropped`. Leaves out more if the answer would have space for fewer than `tokens` tokens, and for less than a
+   * quarter of the context. The last turn is never left out.
    */
   async chatPrompt(messages: readonly ChatMessage[], tokens = CHAT_TOKENS, dropped = 0): Promise<Fitted> {
     await this.usable();
@@ -525,7 +525,7 @@ export class Glgpt {
     return (await this.trainingCalls()).score(progress);
   }
 
-  /** Returns the trained model's files by name. The desktop's `glgpt generate DIR` can load them. */
+  /** Returns the trained model's files by name. The desktop's `glgpt generate --model DIR` can load them. */
   async save(): Promise<Files> {
     return (await this.trainingCalls()).training.current().files();
   }

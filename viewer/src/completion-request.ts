@@ -111,7 +111,7 @@ const FIELDS: Record<keyof Required<ChatCompletionRequest>, true> = {
   user: true,
 };
 
-/** Returns the functions that an answer may call; null: none. Throws CompletionError for an unusable choice. */
+/** Returns the functions that an answer may call; null: none. Throws CompletionError for invalid tools or choices. */
 export function toolsOf({ tools, tool_choice, parallel_tool_calls }: ChatCompletionRequest): Tools | null {
   try {
     return Tools.asked(tools ?? null, tool_choice ?? null, parallel_tool_calls ?? null);
@@ -159,7 +159,7 @@ export interface Constrained {
 
 /**
  * Returns the constraint of a request or of its forced call; null: none. `key` is the field that holds the arguments of
- * a call. Throws CompletionError if there are several constraints.
+ * a call. Throws CompletionError if there are several constraints, or if a schema is missing.
  */
 export function constraintOf(request: ChatCompletionRequest, tools: Tools | null, key: string): Constrained | null {
   const own = givenConstraint(request);
@@ -187,7 +187,7 @@ function givenConstraint(request: ChatCompletionRequest): Constrained | null {
   return first;
 }
 
-/** Returns a request's sampling options. Missing ones get the model's recommended values. Throws CompletionError. */
+/** Returns a request's sampling options, completed with `recommended`. Throws CompletionError for an invalid option. */
 export function sampling(
   { temperature, top_p, seed, logit_bias }: ChatCompletionRequest,
   recommended: SamplingDefaults,

@@ -334,7 +334,7 @@ export class Completions {
     };
   }
 
-  /** Returns the ids of messages. Rejects with CompletionError for messages that cannot be used. */
+  /** Returns the token ids of messages. Rejects with CompletionError for messages that cannot be used. */
   private async prompt(
     template: ChatTemplate,
     messages: readonly ChatMessage[],

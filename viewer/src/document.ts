@@ -27,7 +27,7 @@ export function connections(): string[] | null {
   return found ? found.split(" ").filter((source) => source.startsWith("http")) : null;
 }
 
-/** Reads files from this document's `<script data-file>` elements, which hold base64 of gzip. */
+/** Reads files from this document's `<script data-file>` elements, which hold gzip data as base64. */
 export class EmbeddedSource implements Source {
   readonly cache = null;
 

@@ -5,11 +5,11 @@ import type { Continuation, ContinuationsOptions, Generated, GenerateOptions } f
 import type { Model } from "./runtime/engine/model";
 import type { SpeculationStats } from "./runtime/engine/speculation";
 
-/** The parts of the scriptable object that a text needs. */
+/** The parts of the scriptable object that generating a text needs. */
 export interface Writer {
   model: Model;
   encode: (text: string) => number[];
-  /** Runs `work` with the model in use. */
+  /** Runs `work`; if the model is in training, between two training steps. */
   lend: <T>(work: () => Promise<T>) => Promise<T>;
   /** Called with the ids of the prompt and of the text so far. */
   onIds: (ids: number[]) => void;

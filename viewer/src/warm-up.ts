@@ -1,5 +1,5 @@
-// Warms up: compiles the shaders that the first texts did not use, and measures kernels (variants of the matrix
-// product). Does this now, or once the device is idle.
+// Warms up, at once or when the device is idle: compiles the shaders that the first texts did not use, and measures
+// kernels (variants of the matrix product).
 
 import { canRemember } from "./runtime/engine/probe";
 import type { Recording } from "./runtime/engine/manifest";

@@ -1,4 +1,4 @@
-// Builds the page and the module. The page's script has a limit, and the module's training code is in a second file.
+// Builds the page and the module. Checks their sizes, and that the module's training code is in a second file.
 
 import { readdirSync, readFileSync } from "node:fs";
 import { gzipSync } from "node:zlib";

@@ -11,7 +11,7 @@ import { Repetitions } from "../src/runtime/constraints/repetition";
 import { Sampler } from "../src/runtime/engine/sampling";
 import type { Answer, Job } from "../src/runtime/constraints/jobs";
 
-/** Returns a check whether a text matches a grammar without rules. Its operators are those of JavaScript's RegExp. */
+/** Returns a function that checks a text against a grammar without rules, whose operators are those of RegExp. */
 function checks(grammar: string): (text: string) => boolean {
   const text = grammar.replace(/"([^"]*)"|(\[[^\]]*\])|( +)/g, (whole, literal?: string, set?: string) => {
     if (literal !== undefined) return literal.replace(/[.+*?()[\]{}|]/g, "\\$&");

@@ -1,10 +1,11 @@
-// Tests that inspecting tokens takes the page only a small share of the time.
+// Tests that inspecting tokens takes only a small share of the page's time.
 
 import { describe, expect, it } from "vitest";
 import { Meter } from "../src/app/stores/meter";
 
 /**
- * Returns the mean and the longest time between looks, and by which share looks slow down the last 400 of 600 tokens.
+ * Returns the mean and the longest time between looks (inspections), and the share by which they slow down the last 400
+ * of 600 tokens.
  * Each token takes `token` ms. A look adds `cost` ms, spread over the next `spread` tokens. `together` tokens arrive at
  * once.
  */

@@ -1,4 +1,4 @@
-// Tests the reader with a simulated device. A test decides when its fences pass.
+// Tests the reader with a simulated device. Each test decides when the device's fences pass.
 
 import { afterEach, expect, test, vi } from "vitest";
 import type { Device } from "../src/runtime/gl/device";

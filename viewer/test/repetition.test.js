@@ -1,4 +1,4 @@
-// Compares the tokens that xgrammar allows for grammars of counted characters with the texts that they describe.
+// Compares the tokens that xgrammar allows with the texts that a grammar describes, for grammars that count characters.
 
 import { createRequire } from "node:module";
 import { beforeAll, expect, test, vi } from "vitest";
@@ -30,7 +30,7 @@ const WHOLE = [
 const LONG = [15, 16, 17, 18].flatMap((n) => ["a".repeat(n), "🙂".repeat(n), `${"a".repeat(n)}1`]);
 const PARTS = ["\xc3", "\xa9", "a\xc3", "\xe6", "\xbc\xa2", "a\xf0\x9f", "\x99\x82a", `${"a".repeat(16)}\xc3`];
 const TOKENS = [...[...WHOLE, ...LONG].map(latin), ...PARTS];
-const COMPLETIONS = ["", "\xa9", "\xbc\xa2", "\xa2", "\x9f\x99\x82", "\x99\x82", "\x82", "n"]; // complete PARTS
+const COMPLETIONS = ["", "\xa9", "\xbc\xa2", "\xa2", "\x9f\x99\x82", "\x99\x82", "\x82", "n"]; // bytes after `PARTS`
 
 let library;
 

@@ -5,7 +5,7 @@ import { ReconnectingSocket, Refused, type SocketProtocol } from "../src/runtime
 
 const TIMES = { accept: 50, admit: 50, retry: 500, wait: { first: 1, heard: 0, most: 4 } };
 
-/** Replaces a page's sockets. The server sends `answers[n]` on the n-th connection, or closes it if that is null. */
+/** Replaces a page's sockets. The server sends `answers[n]` on connection n; null: the server closes the connection. */
 class FakeSocket {
   static readonly OPEN = 1;
   static answers: (string | null)[] = [];

@@ -53,7 +53,7 @@ class Options(Protocol):
 
     @property
     def dp_clip(self) -> float:
-        """Returns the norm to which changes are clipped if `dp_noise` is not 0."""
+        """Returns the norm to which updates are clipped if `dp_noise` is not 0."""
 
 
 def _diloco(options: Options) -> FlowerStrategy:

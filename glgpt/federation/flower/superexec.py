@@ -16,7 +16,7 @@ import glgpt.federation.server_app  # noqa: F401, for the ServerApp
 
 
 def superexec() -> None:
-    """Runs SuperExec in this process, which has imported what a ServerApp needs. Each ServerApp is a fork of it.
+    """Runs SuperExec in this process, which has imported what a ServerApp needs. Each ServerApp is forked from it.
 
     A new ServerApp must report to SuperLink within one minute. Its imports take 6 s of processor time, which can be
     more than a minute on a busy machine. A forked ServerApp imports nothing, and SuperExec claims no task before

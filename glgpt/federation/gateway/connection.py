@@ -82,7 +82,7 @@ class Client:
         self.socket, self.member = socket, member
         self.sent = ""  # id of the last round sent on this socket
         self.upload: Upload | None = None  # the update that the client announced last
-        self.owed = 0  # number of announced bytes that the client has not sent yet
+        self.owed = 0  # number of bytes that the client may still send for announced updates
         self._lock = asyncio.Lock()  # held while a message and its frames are sent: no other message may come between
 
     @property

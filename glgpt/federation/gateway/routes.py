@@ -36,8 +36,8 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
 MAX_QR_BYTES = 2000  # maximum bytes of the text of a QR code
 MAX_TEXTS = 8  # maximum number of copies of the text that are sent to one client network at once
-MAX_TEXT_REQUESTS = 64  # maximum open requests for the text per client network, such as that of a whole classroom
-TEXT_BLOCK = 1 << 18  # number of bytes of the text that are in memory for each answer
+MAX_TEXT_REQUESTS = 64  # maximum open requests for the text per client network, which a classroom may share
+TEXT_BLOCK = 1 << 18  # bytes of the text's token ids that each answer holds in memory
 
 
 def application(gateway: Gateway) -> Any:
@@ -139,7 +139,7 @@ class Routes:
         return _Text(np.load(self.files.ids, mmap_mode="r"), texts)
 
     async def status(self, _: Request) -> Response:
-        """Sends what the dashboard shows."""
+        """Sends the session's state and the latest rounds, for the dashboard."""
         notes = await asyncio.to_thread(self.files.notes)
         shown: Any = notes[-MAX_SHOWN_ROUNDS:]
         status: Status = {**self.rounds.status(), "page": self._has_page, "history": shown}
@@ -169,7 +169,7 @@ class Routes:
         return JSONResponse(NewInvitation(token=token, digest=digest(token)), 201)
 
     async def invited(self, _: Request) -> Response:
-        """Lists all invitations by their hashes."""
+        """Lists all invitations and tokens of the host, with their hashes."""
         return JSONResponse(InvitationList(invitations=self.invitations.listed()))
 
     async def revoke(self, request: Request) -> Response:
@@ -203,7 +203,7 @@ class Routes:
         return JSONResponse(TokenAnswer(token=self.invitations.create(kind=HOST_LINK)), 201)
 
     async def model(self, _: Request) -> Response:
-        """Sends the current model as a zip file. It holds a folder that `glgpt generate --model` can load."""
+        """Sends a zip file of the current model: a folder that `glgpt generate --model` can load."""
         path = await asyncio.to_thread(_zipped, self.files)
         return FileResponse(path, filename="model.zip", background=BackgroundTask(path.unlink))
 
@@ -225,7 +225,7 @@ class _Texts:
 
 
 class _Text(StreamingResponse):
-    """Sends token ids as little-endian uint32, converted block by block."""
+    """Streams token ids after waiting until fewer than `MAX_TEXTS` copies are being sent to the client network."""
 
     def __init__(self, ids: NDArray[Any], texts: _Texts) -> None:
         super().__init__(_blocks(ids), 200, {"content-length": str(4 * len(ids))}, "application/octet-stream")

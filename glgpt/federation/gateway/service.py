@@ -1,4 +1,4 @@
-"""Runs the rounds of a site (a gateway with its members) between Flower and the members.
+"""Runs the rounds of a site (a gateway with its members).
 
 Pulls each round from Flower, offers it to the members, and sends Flower their updates.
 """
@@ -159,7 +159,7 @@ class Gateway:
                 await asyncio.sleep(10 * DEADLINE_INTERVAL_S)
 
     async def _tick(self) -> None:
-        """Requests the clients' results so far shortly before the round closes, or records a closed round on disk.
+        """Shortly before the round closes, requests the clients' results so far. Records a closed round on disk.
 
         If recording fails, the next call repeats it.
         """

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 JOIN_TIMEOUT_S = 10.0  # seconds within which a client must send `join`
 MAX_ADDRESS_SOCKETS = 128  # maximum number of sockets per IPv4 address or IPv6 /64 network
 MAX_SHOWN_ROUNDS = 500  # maximum number of rounds that clients and the dashboard receive
-MAX_SHOWN_SAMPLES = 20  # maximum number of rounds, the latest ones, whose generated sample text clients receive
+MAX_SHOWN_SAMPLES = 20  # number of latest rounds whose generated sample text clients receive
 
 
 class Sockets:
@@ -252,7 +252,7 @@ class Sockets:
     async def _announced(self, client: Client, update: Update) -> None:
         """Rejects an announced update, or reports the number of its frames that were already received.
 
-        The member may have sent these frames on an earlier socket. If they are all frames, finishes the update instead.
+        The member may have sent these frames on an earlier socket. If no frame is missing, finishes the update instead.
         """
         member = client.member
         try:
@@ -275,13 +275,13 @@ class Sockets:
     async def _frame(self, client: Client, data: bytes) -> bool:
         """Stores a frame of the update that was announced on this socket. Returns False for any other frame.
 
-        Ignores the frame if the update is not received any more.
+        Ignores the frame if the upload was finished or discarded.
         """
         upload, key = client.upload, client.member.key
         client.owed -= len(data)
         if upload is None or not data or client.owed < 0:
             return False
-        if self._uploads.get(key) is not upload:  # the update was rejected or accepted since it was announced
+        if self._uploads.get(key) is not upload:  # the upload was finished or discarded since the announcement
             return True
         if not upload.add(data):
             return False

@@ -26,7 +26,7 @@ DEFAULT_MEMORY = 8 << 30  # bytes of memory that are assumed if the system does 
 class Link:
     """An invitation link: the host's base URL and, after the `#`, the token."""
 
-    base: str  # http://host:port/
+    base: str  # such as http://host:port/
     token: str
 
     @classmethod
@@ -55,7 +55,7 @@ class Host:
 
     def __init__(self, link: Link) -> None:
         headers = {"Authorization": f"Bearer {link.token}", "Accept-Encoding": "identity"}
-        trusted = ssl.create_default_context()  # as the WebSocket: authorities of the system or of SSL_CERT_FILE
+        trusted = ssl.create_default_context()  # certificate authorities of the system or of SSL_CERT_FILE
         self._client = httpx.Client(base_url=link.base, headers=headers, timeout=60, trust_env=False, verify=trusted)
         self._base = link.base
 
@@ -110,7 +110,7 @@ class Host:
         raise GlgptError(f"{self._base} sent an invalid tokenizer")
 
     def ids(self, session: Session) -> Ids:
-        """Returns the token ids of the session's text. Raises GlgptError if they are invalid or too large."""
+        """Returns the token ids of the session's text. Raises GlgptError if they are invalid or too many."""
         size = 4 * session.train_tokens
         check_memory(size, f"its text of {session.train_tokens:,} tokens", "; join with your own text")
         data = self.get("v1/session/text", size)

@@ -1,7 +1,7 @@
 """The desktop client of a federation: trains rounds with this machine's OpenGL and sends the updates.
 
-The client runs no code from the host. The socket runs in a separate thread, so that training can stop between two steps
-if a newer round has started. Training continues while the connection is lost.
+The client runs no code from the host. A separate thread reads the socket, so that a newer round is received during
+training, which then stops between two steps. Training continues while the connection is lost.
 """
 
 from __future__ import annotations

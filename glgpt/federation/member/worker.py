@@ -176,7 +176,7 @@ class Worker:
         """Trains a round from the parameters `before`. Returns None if `on_step` returned "drop".
 
         `on_step` is called after each step is submitted; if it returns "stop", the round ends early with the steps so
-        far. Raises GlgptError for a shard that the text is too short for, and if the loss or a parameter is not finite.
+        far. Raises GlgptError if the text is too short for the shard, and if the loss or a parameter is not finite.
         """
         s = self.session.settings
         rows, results = s.batch * s.accumulate, []

@@ -1,4 +1,1 @@
-"""Tools for a session's operator: `logs` throttles logs, `metrics` exports metrics, `rollback` undoes rounds.
-
-They use the session's files, `glgpt.system` and prometheus_client.
-"""
+"""Tools for a session's operator: `logs` throttles logs, `metrics` exports metrics, `rollback` undoes rounds."""

@@ -15,7 +15,7 @@ MAX_RECORDS, PERIOD_S = 20, 60.0
 
 
 class Throttle(logging.Filter):
-    """Drops records of a source code line that logs too often. A later record of the line reports their number."""
+    """Drops records of a source code line that logs too often. A later record of it reports the number dropped."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Throttle(logging.Filter):
         self._seen: dict[tuple[str, int, int], list[float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if the record is to be written, as critical records always are."""
+        """True if the record is to be written. Critical records are always written."""
         if record.levelno >= logging.CRITICAL:
             return True
         now = self._clock()

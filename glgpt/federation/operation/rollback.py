@@ -15,7 +15,7 @@ from glgpt.training.run_folder import RunFolder
 def roll_back(files: Files, rounds: int) -> int:
     """Undoes the last `rounds` rounds of a session. Returns the number of the last remaining round.
 
-    Deletes the records of later rounds, the updates of an open round and SuperLink's database. The checkpoint is
+    Deletes the records of the undone rounds, the updates of an open round and SuperLink's database. The checkpoint is
     replaced last, so that an interrupted rollback can be repeated. Raises ArgumentError if the checkpoint of the last
     remaining round was not retained, and FileError if the session is being served.
     """

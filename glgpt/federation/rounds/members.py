@@ -174,7 +174,7 @@ class Members(Mapping[int, Member]):
             raise Refused(protocol.NO_TOKEN, str(error)) from None
 
     def _round_number(self) -> int:
-        """Returns the number of the current round."""
+        """Returns the number of the open round, or that of the next one if none is open."""
         current = self._open_round()
         return current.number if current is not None else self.files.round_of() + 1
 
@@ -204,7 +204,7 @@ class Members(Mapping[int, Member]):
         """
         current = self._open_round()
         if member.number >= self._seats() or (current is not None and member.number in current.updates):
-            return None  # an update under this number counts in the open round
+            return None  # not one of the seats now, or its update counts in the open round
         if member.aside:
             return 0
         if not member.connections:
@@ -270,7 +270,7 @@ class Members(Mapping[int, Member]):
             self._write_members()
 
     def _write_members(self) -> None:
-        """Rewrites members.jsonl with one line per member; removed members come first."""
+        """Rewrites members.jsonl with one line per member. Removed members come first: a number's last line counts."""
         removed = [line for line in json_lines(self.files.site_folder / MEMBERS) if line["aside"] == REMOVED]
         lines = {line["key"]: line for line in removed} | {m.key: m.kept() for m in self.values()}
         write_synced(

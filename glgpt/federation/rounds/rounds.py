@@ -40,7 +40,7 @@ class Rounds:
         self.open: OpenRound | None = None
         self.members = Members(files, invitations, lambda: self.open, clock)
         self.most_held = MAX_HELD_BYTES
-        self._attended = -math.inf  # when a device last worked on the round, by the clock
+        self._attended = -math.inf  # when a connected device last owed an update, by the clock
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share, rounded up
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
@@ -49,8 +49,8 @@ class Rounds:
     def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
         """Returns the round that Flower requests with `task`: the open round if it is requested again, or a new one.
 
-        A higher `attempt` means that all gateways together missed the quorum in the previous attempt. The returned
-        round then retains the open round's updates and accepts further ones.
+        An `attempt` above the open round's means that all gateways together missed the quorum. The returned round then
+        retains the open round's updates and accepts further ones.
         """
         name = weights_id(number, parameters)
         # The open round, if it starts from the same weights
@@ -215,7 +215,7 @@ class Rounds:
             round_.quorum_at = self.clock()
 
     def _closes(self, round_: OpenRound) -> float:
-        """Returns the time at which the round closes if it has its quorum. It closes earlier if all clients answer."""
+        """Returns when the round closes if it has its quorum. It closes earlier if all connected clients answer."""
         if round_.quorum_at is None:
             return round_.deadline
         return min(round_.deadline, round_.quorum_at + self.session.grace)
@@ -268,8 +268,8 @@ class Rounds:
         """Returns the reply to a closed round: the clients' parameters.
 
         The changes are clipped in public sessions, and in sessions that add noise. If the parameters would take more
-        than `most_held` bytes, the reply holds only one vector: what the session's strategy computes if it compares
-        updates (`strategies.comparison`), else the mean, weighted by tokens, or equally if noise is added.
+        than `most_held` bytes, the reply holds only one vector: their combination if the session compares updates
+        (`strategies.comparison`), else their mean, weighted by tokens, or equally if noise is added.
         """
         round_ = self.open
         assert round_ is not None and round_.closed
@@ -301,7 +301,7 @@ class Rounds:
         assert self.open is not None
         before, session = self.open.parameters, self.session
         if compare := strategies.comparison(session.strategy, session):
-            # `compare` copies the slice, which thus takes a quarter of the bytes
+            # `rows` takes at most a quarter of `most_held` bytes, because `compare` copies it
             found, count = np.empty_like(before), max(1, self.most_held // (16 * len(clipped)))
             for first in range(0, len(before), count):
                 rows = [self._clipped(one, factor, first, count) for one, factor in clipped]
@@ -314,7 +314,7 @@ class Rounds:
         return mean.astype(np.float32)
 
     def _clipped(self, one: Spooled, factor: float, first: int = 0, count: int = -1) -> Vector:
-        """Returns `count` of a client's parameters (-1: all) from `first` on, after its change times `factor`."""
+        """Returns `count` of a client's parameters (-1: all) from `first` on, its change multiplied by `factor`."""
         after = one.after(first, count)
         if factor == 1:
             return after
@@ -352,7 +352,7 @@ class Rounds:
         return {"epsilon": round(rules.epsilon(noise, rounds), 4), "delta": rules.DELTA} if noise else {}
 
     def _in_round(self, member: Member) -> dict[str, Any]:
-        """Returns a member's step in the open round (0 before the offer), and whether the round has its update."""
+        """Returns a member's step in the open round (0 before the offer), and whether its update was accepted."""
         round_ = self.open
         if round_ is None:
             return {"step": 0, "answered": False}

@@ -47,7 +47,7 @@ class Spooled:
         return json.dumps(asdict(self) | {"file": self.file.name}) + "\n"
 
     def check(self, bounds: rules.Bounds, limits: rules.NormLimits, count: int) -> None:
-        """Raises GlgptError or OSError if the update cannot be combined with others of `count` values."""
+        """Raises GlgptError or OSError if a limit is exceeded, or the file does not hold `count` finite values."""
         rules.check_claims(self, bounds)
         limits.check(self.norm, self.steps)
         values = self.after()
@@ -82,7 +82,7 @@ class OpenRound:
 class Reply:
     """A site's reply to a round, with `updates` [k, n].
 
-    Each of the k rows holds the n parameters of one client; or a single row holds the mean of all clients.
+    Each of the k rows holds the n parameters of one client; or a single row combines all clients.
     """
 
     task: bytes

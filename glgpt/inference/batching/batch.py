@@ -419,7 +419,7 @@ class BatchDecoder(SharedCaches[Text]):
             text.ids.append(token)
 
     def check_guesses(self, text: Text, tokens: Sequence[int], sampler: Sampler, step: int) -> list[int | None]:
-        """Appends the token `tokens[0]`, and the guesses `tokens[1:]` up to the first wrong one.
+        """Appends the token `tokens[0]`, and those of the guesses `tokens[1:]` before the first wrong one.
 
         Returns the tokens that the sampler draws as its tokens `step`, `step` + 1 and so on: the correct guesses, and
         one more token. The last token is None if its logits are not finite. The logits of each token equal those of a

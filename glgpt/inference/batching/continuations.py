@@ -75,12 +75,12 @@ class Continuations:
 
     @property
     def waiting(self) -> int:
-        """Number of queued prompts."""
+        """Returns the number of queued prompts."""
         return len(self._waiting)
 
     @property
     def active(self) -> int:
-        """Number of prompts that are being continued."""
+        """Returns the number of prompts that are being continued."""
         return len(self._live)
 
     def stream(self, row: Row, check: Callable[[], None]) -> Iterator[int]:
@@ -124,8 +124,8 @@ class Continuations:
     def _checked_step(self) -> bool:
         """Continues the only active row by the correct guesses and one more token.
 
-        Returns False, and runs no step, if no tokens are guessed. This is so if `speculate` is False, if several rows
-        are active, if the row has an `observe`, and if the sampler adjusts logits or has a constraint.
+        Returns False, and runs no step, if no tokens are guessed. This is always so if `speculate` is False, if several
+        rows are active, if the row has an `observe`, and if the sampler adjusts logits or has a constraint.
         """
         row = self._live[0]
         text, sampler = row.text, row.sampler

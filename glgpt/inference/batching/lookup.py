@@ -7,7 +7,7 @@ from glgpt.inference.stages.drafts import PromptLookup
 
 FIRST_GUESSES = 3  # maximum guesses of a step, unless all guesses of the previous step with guesses were correct
 # Lengths in tokens of the first and the longest pause in guessing; a pause is twice as long as the previous one, unless
-# guessing saved time after that.
+# guessing saved time in between.
 FIRST_PAUSE, MAX_PAUSE = 16, 256
 WEIGHT = 0.3  # weight of the latest measurement in an average
 

@@ -1,5 +1,4 @@
 """Saves the KV caches of a chat's prompt to a file, and reads them again.
 
-`prefix` is the only module. The package depends on `glgpt.checkpoint` (safetensors), `glgpt.gl` and the names of
-activations.
+The package depends on `glgpt.checkpoint` (safetensors), `glgpt.gl` and the names of activations.
 """

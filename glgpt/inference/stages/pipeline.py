@@ -99,8 +99,7 @@ class Pipeline:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        If the context is full, drops the first tokens of `ids` to append a token; after the last token, leaves `ids`
-        unchanged.
+        If the context is full, appending a token drops the first tokens of `ids`; the last token is then not appended.
         """
         turn, known, read, lookup = object(), deque[int](), 0, PromptLookup()
 

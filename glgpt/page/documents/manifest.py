@@ -1,7 +1,7 @@
 """Defines manifest.json, which lists the files of an exported page and describes its model.
 
 A kernel is the block of rows and columns of a matrix product that one fragment computes. A recording is the set of
-programs that are recorded for one kernel. A probe is a program whose time the page measures to choose a recording.
+programs for one kernel and one kind of device. A probe is a program whose time the page measures to choose a recording.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class PromptFields(TypedDict):
 
 
 class SplitServer(TypedDict):
-    """The server that can run a part of the model (some blocks, and the head), and a description of that part."""
+    """The server that can run a part of the model (blocks, and perhaps the head), and a description of that part."""
 
     server: Annotated[str, Field(pattern="^wss?://")]
     wire: Format  # number format of hidden states that are sent

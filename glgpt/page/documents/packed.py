@@ -14,8 +14,8 @@ TextureFormat = Annotated[str, Field(json_schema_extra={"enum": list(TEXTURE_FOR
 Scalar = Annotated[str, Field(json_schema_extra={"enum": ["int", "float"]})]
 Role = Annotated[str, Field(json_schema_extra={"enum": list(ROLES)})]
 
-# A number is that of a block; in the passes after it, `~` in a name stands for this number. A list is a pass: the index
-# of its kind in `kinds`, its label, and the names of its textures.
+# A list is a pass: the index of its kind in `kinds`, its label, and the names of its textures. An integer is the number
+# of a block, for which `~` stands in the names of the passes that follow.
 Step = Annotated[
     int | list[int | str], Field(json_schema_extra={"tsType": "number | readonly [kind: number, ...names: string[]]"})
 ]

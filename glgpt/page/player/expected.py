@@ -30,12 +30,7 @@ _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_emb_base", "ro
 
 
 def gguf_about(config: ModelConfig) -> GgufKeys | None:
-    """Returns the fields by which a page recognises a GGUF file of this shape; None if GGUF has no architecture for it.
-
-    `values` lists (key without the architecture's prefix, value, True if a file may lack the key). `neutral` lists
-    (optional key, the only allowed value); None: the key must be absent. `divisors` are the values of the tensor
-    `rope_freqs.weight`; None: the tensor must be absent.
-    """
+    """Returns the fields by which a page recognises a GGUF file of a shape; None if GGUF lacks its architecture."""
     fields = config.to_dict()
     try:
         about = architecture_for(fields)
@@ -91,11 +86,7 @@ def _read_metadata(
 
 
 def config_about(config: ModelConfig) -> ConfigFields:
-    """Returns the fields by which a page recognises a config.json of this shape.
-
-    `values` lists (field, equivalent values, True if a file may lack the field). `rope` is the field `rope_parameters`,
-    or None if the config.json lacks this field.
-    """
+    """Returns the fields by which a page recognises a config.json of this shape."""
     fields = config.to_dict()
     whole, values = _read(fields), list[Expected]()
     for key, value in fields.items():
@@ -124,7 +115,7 @@ def parameters(config: ModelConfig, whole: ModelConfig) -> list[ShapeParameter]:
 
     In the result, `rows` are the rows of the tensor that hold the parameter, if the tensor holds several parameters.
 
-    `config` has as many positions as the page's caches; `whole` has as many as the model's files.
+    `config` has as many positions as the page's caches; `whole` has as many as the model.
     """
     fields = whole.to_dict()
     names: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Lists the usual mixes of GGUF's tensor types, and the types that each texture format holds unchanged.
 
 A mix, such as Q4_K_M, defines the type of each tensor of a file; `llama-quantize` names its files after their mixes.
-`RECIPES` lists the usual mixes. A program is recorded for a shape (an architecture with its sizes) and one mix. The
-program fits every file of the shape whose tensors have types that the program's texture formats hold (`HOLDS`).
+A program is recorded for a shape (an architecture with its sizes) and one mix. The program fits every file of the
+shape whose tensors have types that the program's texture formats hold (`HOLDS`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glgpt.program.weight_formats import StoredFormats, WeightFormats
 SUPER_BLOCK = 256  # values in a block of the K types; if rows are not whole blocks, FALLBACK gives the type
 FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 PLAIN = {"F32": "f32", "F16": "f16"}
-# Texture format -> the types of GGUF whose values it holds unchanged. f32 and f16 hold only unquantised types.
+# Texture format -> the types of GGUF whose values it holds unchanged (for f32 and f16: only unquantised types).
 HOLDS = {
     "f32": ("F32", "F16", "BF16"),
     "f16": ("F16",),

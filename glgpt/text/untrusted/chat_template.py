@@ -146,7 +146,7 @@ class ChatTemplate:
         return ChatPrompt(ids, self._borders(ids, rendered.replace(mark, "").split(border), add_generation_prompt))
 
     def _marked(self, value: Any, mark: str, key: str = "") -> Any:
-        """Returns a copy of `value` with `mark` before each special token in its texts, so that it stays plain text.
+        """Returns a copy of `value` with `mark` before each special token in its texts, which thus stays plain text.
 
         Also marks a part of a special token at an edge of a message's text. `key` is the key of `value` in its mapping.
         """

@@ -24,8 +24,8 @@ def checked_pattern(pattern: str) -> str:
     """Returns the regular expression. Raises ValueError if it could be slow, or is not supported.
 
     A search must not scan a run of characters again from each of its positions. Therefore an unbounded repeat must be
-    outside groups, and either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next alternative
-    matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused.
+    outside groups. In addition, either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next
+    alternative matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused.
 
     A group may be repeated more than once only if it has a single alternative, contains no other group and always
     matches the same length: `(?:\\d{3})*`, but not `(a+)*` or `(a|b)*`. Back-references, calls, conditions and named

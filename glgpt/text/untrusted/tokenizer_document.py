@@ -306,7 +306,7 @@ class Document:
 
     @property
     def plain(self) -> frozenset[str]:
-        """The added tokens that are not special."""
+        """Returns the added tokens that are not special."""
         return frozenset(token.content for token in self.whole.added_tokens if not token.special)
 
     def dump(self, part: Literal["normalizer", "pre_tokenizer", "decoder"]) -> dict[str, Any] | None:

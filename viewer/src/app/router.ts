@@ -29,5 +29,5 @@ export function writeAddress(): void {
   route.write([["view", name], ...writeParams(PARAMS), ...writeParams(params)]);
 }
 
-/** True if the address has this key. Does not subscribe to it. */
+/** True if the address has this key. The caller does not subscribe to changes of the address. */
 export const addressHas = (key: string) => route.link.peek().has(key);

@@ -61,7 +61,7 @@ function opening(manifest: Manifest): ViewName {
   return VIEWS.find(({ available }) => available?.(manifest) ?? true)!.name;
 }
 
-/** Restricts the settings of a link to what the model has. */
+/** Restricts the settings to what the model has. */
 function fit(): void {
   for (const { fit } of VIEWS) fit?.();
   settings.fit();

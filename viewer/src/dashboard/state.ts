@@ -78,8 +78,8 @@ class DashboardStore {
 
   /**
    * Reads the link. If the browser can store the host's token, removes the token from the address, because others may
-   * see the address on a shared screen, and exchanges the token of a link for another one. A link works only once,
-   * because the browser's history may contain it.
+   * see the address on a shared screen. Exchanges the token of a link for another one: a link works only once, because
+   * the browser's history may contain it.
    */
   start(): void {
     const kept = this.stored();
@@ -278,7 +278,7 @@ class DashboardStore {
     });
   }
 
-  /** Returns the session's terms for an invitation's token. Throws Denied or Unreachable. */
+  /** Returns the session's terms for an invitation's token. Rejects with Denied or Unreachable. */
   terms(token: string): Promise<Terms> {
     return new Gateway(this.base, token).terms();
   }

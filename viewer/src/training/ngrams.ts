@@ -21,7 +21,7 @@ class Followers {
     if (found) found.set(token, (found.get(token) ?? 0) + 1);
   }
 
-  /** Returns the distribution after a context. Mixes its counts with the distribution after the shorter context. */
+  /** Returns the distribution after a context: its counts, mixed with the distribution after the shorter context. */
   mixed(context: number, shorter: Float64Array): Float64Array {
     const found = this.of.get(context);
     if (!found?.size) return shorter;

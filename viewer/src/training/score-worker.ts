@@ -1,4 +1,4 @@
-// Worker: counts n-grams, finds copies, scores the answers of a toy task, and tokenizes for the page's model.
+// Counts n-grams, finds copies, scores the answers of a toy task, and tokenizes for the page's model, all in a worker.
 
 import type { TokenizerSchema } from "../runtime/generated/tokenizer";
 import { Tokenizer } from "../runtime/engine/tokenizer";

@@ -34,7 +34,7 @@ export class Session {
   problem = "";
   points: readonly Point[] = [];
   samples: readonly Sample[] = [];
-  /** The text that a sample continues from. */
+  /** The text that a sample continues. */
   prompt = "\n";
   sampleTokens = 120;
   temperature = 0.8;
@@ -44,9 +44,7 @@ export class Session {
   private readonly shown = computed(() => this.read());
   private readonly stepped = signal<Point | null>(null);
   trainer!: Trainer;
-  /** Writes texts with the current parameters. */
   readonly writer: Writer;
-  /** Scores the model. */
   readonly scorer = new Scorer(this);
   private readonly speed: Speed;
   /** Number of trainers that were created for this session. */

@@ -248,12 +248,12 @@ export class Trainer {
     upload(this.player, name, values);
   }
 
-  /** Returns the parameters' textures by name, until the next step: a step writes new parameters to other textures. */
+  /** Returns the parameters' textures by name. The next step writes the new parameters to other textures. */
   textures(): Map<string, WebGLTexture> {
     return new Map(this.offer.parameters.map(({ name }) => [name, this.player.texture(name)]));
   }
 
-  // -- what it holds ----------------------------------------------------------------------------------------------
+  // -- state ------------------------------------------------------------------------------------------------------
 
   /**
    * Returns the current parameters and AdamW's moments in the format of the desktop's state.safetensors. Throws

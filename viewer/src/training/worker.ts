@@ -1,4 +1,4 @@
-// Worker: trains a tokenizer and encodes a text.
+// Trains a tokenizer and encodes a text, in a worker.
 
 import { splitAt, type Ids } from "./batches";
 import { BpeError, encodeText, trainBpe, type Bpe } from "./bpe";

@@ -27,7 +27,7 @@ export class Writer {
     private readonly trainer: () => Trainer,
   ) {}
 
-  /** Writes a sample after `step` steps. If the context is full, continues with the last tokens, half a context. */
+  /** Writes a sample after `step` steps. When the context is full, keeps only the last `context / 2` tokens in it. */
   async sample(
     step: number,
     { prompt, tokens, temperature }: SampleOptions,

@@ -1,4 +1,4 @@
-"""`glgpt federate join`: trains on this machine as a member of a session (devices that train one model together)."""
+"""`glgpt federate join`: trains on this machine as a member of a session (one model's training on many devices)."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str,
     more = {"gateways": gateways} if len(gateways) > 1 else {}
     print_event(args, {"event": "ready", **links, "session": session.id, **more}, "\n".join(lines))
     if "browser" in links and not args.json and (args.url or not is_loopback(args.host)):
-        print_qr(links["browser"])  # only for an address that a phone can reach
+        print_qr(links["browser"])
 
 
 def _dashboard_lines(link: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`glgpt federate status`: shows the rounds and members of a session (devices that train one model together)."""
+"""`glgpt federate status`: shows the rounds and members of a session (one model's training on many devices)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 // Draws the attention of the current text on the device. Two kinds of entries (recorded lists of passes) compute a
-// layer's values for N tokens: `attention_LAYER_N` the scores and weights of N queries, `ahead_LAYER_N` the raw scores
-// of N keys with the queries before each key, which the causal mask hides. Only single rows are read back, to show
-// their values.
+// layer's values for N tokens. `attention_LAYER_N` computes the scores and weights of N queries. `ahead_LAYER_N`
+// computes scores that the causal mask hides: those of N keys with the queries before each key. Only the values of a
+// single query or key are read back, to be shown as numbers.
 
 import { plan, sizes } from "../../runtime/engine/chunks";
 import { unpack } from "../../runtime/engine/layout";
@@ -13,7 +13,7 @@ import type { View } from "../../runtime/gl/program";
 import type { Uploaded } from "../../runtime/engine/uploaded";
 
 const EDGE = 1100; // maximum width and height of a grid in pixels
-const SAMPLED = 6; // rows sampled to measure how sharp a head is
+const SAMPLED = 6; // queries sampled to measure how sharp a head is
 const ASKED = 32 << 20; // bytes of scores or weights per request to a server; twice as many are cached
 const SPARE = 1.2; // a growing grid has space for this many times its tokens, so that it is not redrawn for each token
 
@@ -103,7 +103,7 @@ export class Attention {
     }
   }
 
-  /** Releases the fetched layers, or one of them. */
+  /** Releases the fetched values of `layer`, or of all layers. */
   drop(layer?: number): void {
     for (const [each, { player }] of this.remoteSlabs) {
       if (layer !== undefined && each !== layer) continue;
@@ -165,7 +165,7 @@ export class Attention {
   }
 
   /**
-   * Draws the grid of all layers and heads for `total` tokens; draws only the rows that are new. While the text is
+   * Draws the grid of all layers and heads for `total` tokens; draws only the rows of new tokens. While the text is
    * `growing`, the grid has space for more tokens, and the layers on the server are omitted.
    */
   drawGrid(target: HTMLCanvasElement, total: number, kind: Kind, growing: boolean): Grid {
@@ -182,7 +182,7 @@ export class Attention {
     const grid = (this.current = { cell, pitch: cell + 4, capacity, heads: n_head });
     this.kind = kind;
     this.painter.grid(grid, n_layer, this.drawn === 0);
-    // the remote layers are not in this page's caches yet
+    // the values of remote layers are fetched when the text is complete
     const played = growing ? Math.min(n_layer, this.model.placement.here) : n_layer;
     for (let layer = 0; layer < played; layer++) {
       this.each(layer, this.drawn, total, kind, (slab) => this.painter.gridRows(grid, layer, slab));
@@ -200,7 +200,7 @@ export class Attention {
     });
   }
 
-  /** Returns one row per head, `[heads][t + 1]`: the values of query `t` with keys 0 to `t`. */
+  /** Returns, per head, the values of query `t` with keys 0 to `t`. */
   row(layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     return this.read("attention", layer, t, kind);
   }
@@ -211,9 +211,9 @@ export class Attention {
   }
 
   /**
-   * Returns `[layer, head, row]` of the sharpest head and its sharpest sampled row. The sharpness of a row is its
+   * Returns `[layer, head, query]` of the sharpest head and its sharpest sampled query. The sharpness of a query is its
    * greatest weight, not counting the first token, the previous token and the token itself. The sharpness of a head is
-   * the mean over its sampled rows.
+   * the mean over its sampled queries.
    */
   async sharpest(total: number): Promise<[number, number, number]> {
     const { n_layer, n_head } = this.model.manifest.config;

@@ -1,5 +1,6 @@
 // The geometry of the machine, which is the page's diagram of the model: columns, roles of rows, labels, and the lines
-// of the residual stream. Each column shows a block, and each row shows a stage of all blocks.
+// of the residual stream. The columns show the embedding, the blocks and the logits; each row shows the output of one
+// stage (a pass) of all blocks.
 
 import type { Activation, Stage } from "../../runtime/engine/manifest";
 
@@ -24,7 +25,7 @@ const HEAD = 4; // pixels of an arrowhead
 const IN_GROUP = 1; // pixels above and below a row within a group
 const AT_END = 3; // pixels above the first and below the last row of a group
 
-/** Returns the role of a stage that shows an activation of this kind; `adds`: the part whose output the stage adds. */
+/** Returns the role of a stage. `adds`: the part of the block whose output is added to the stream at this stage. */
 export function roleOf({ adds }: Pick<Stage, "adds">, kind: Activation["kind"] | undefined): Role {
   if (kind === "cache" || kind === "scores" || kind === "heads") return "attention";
   return adds ? "mlp" : "stream";

@@ -293,8 +293,8 @@ export class Painter {
   }
 
   /**
-   * Resizes the drawing canvas before the first picture. Sets each dimension in a separate task, because setting one
-   * waits twice for the driver: setting both in one task would block the page for longer.
+   * Resizes the drawing canvas before the first picture. Sets width and height in separate tasks, because each waits
+   * for the driver: setting both in one task would block the page for longer.
    */
   async resizeAhead(width: number, height: number): Promise<void> {
     const { canvas } = this.device;

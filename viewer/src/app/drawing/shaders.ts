@@ -15,8 +15,8 @@ vec4 paint(float v) {
 `;
 
 /**
- * Draws a layer's scores or weights: all heads side by side, one head, or the mean of the heads. Token t's texture row:
- * (t - first) * heads + head.
+ * Draws a layer's scores or weights: all heads side by side, one head, or the mean of the heads. The values of token t
+ * for a head are in texture row (t - first) * heads + head.
  */
 export const ATTENTION = `${COMMON}${SIGNED}
 out vec4 color;

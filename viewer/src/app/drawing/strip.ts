@@ -1,5 +1,5 @@
-// The strip is the picture in the machine, the page's diagram of the model. It has one cell per stage, and a stage is a
-// pass whose output the cell shows. Lists the stages, places their cells, and draws them while the passes are played.
+// The strip is the picture in the machine, the page's diagram of the model. Each cell of the strip shows the output of
+// one pass, called a stage. Lists the stages, places their cells, and draws them while the passes are played.
 
 import { memoryView } from "../../runtime/engine/field";
 import type { Watcher } from "../../runtime/engine/kv-cache";
@@ -24,9 +24,9 @@ export interface Stage {
   line: number;
   texture: string;
   view: View;
-  /** The part of the block whose output the pass computes, such as `h.3.attn`; null: none. */
+  /** The part of the block, such as `h.3.attn`, whose output is added to the stream at this stage; null: none. */
   part: string | null;
-  /** The side of the matrix that is as long as the context; only the text's tokens are in use there. null: no side. */
+  /** The dimension with an index for each position of the context; only the text's positions are drawn. null: none. */
   tokens: "rows" | "cols" | null;
 }
 
@@ -70,7 +70,7 @@ export class Strip implements Watcher {
   private wanted = true;
   private read = Infinity; // number of the text's tokens that the model has read; later positions are empty
   private last = -Infinity;
-  /** True while the page generates; the strip ignores tokens that a view decodes for its own purposes. */
+  /** Returns true while the page generates: the strip ignores tokens that a view decodes for other purposes. */
   live: () => boolean = () => true;
   /** Called after each picture. */
   onDrawn: () => void = () => {};
@@ -149,7 +149,7 @@ export class Strip implements Watcher {
   }
 }
 
-/** Returns into how many columns to fold `values` values, so that the result has about the aspect ratio `aspect`. */
+/** Returns the number of columns that gives `values` values about the aspect ratio `aspect`. */
 export function foldOf(values: number, aspect: number): number {
   return 2 ** Math.max(0, Math.round(Math.log2(Math.sqrt(values * aspect))));
 }

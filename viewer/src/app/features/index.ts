@@ -19,7 +19,7 @@ import { view as train } from "./train/view";
 
 export const VIEWS: readonly View[] = [chat, text, attention, blocks, train, textures, passes, device];
 
-/** Additions to the page's frame. The parts that share a place are shown in this order. */
+/** Additions to the page's frame. Their components in the same place are shown in this order. */
 export const ADDITIONS: readonly Addition[] = [models, open, split, federated, interventions, tour];
 
 /** The settings that the links to all views carry. */

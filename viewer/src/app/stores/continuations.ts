@@ -21,7 +21,6 @@ class ContinuationStore {
   private readonly meter = textMeter();
   private readonly restore = signal<() => void>(() => {}); // restores the prompt and the settings of the continuations
 
-  /** Generates the continuations. */
   async write(): Promise<void> {
     await generation.stop();
     batch(() => {

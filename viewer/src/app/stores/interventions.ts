@@ -26,7 +26,7 @@ class InterventionStore {
    */
   readonly shifts = signal<readonly number[] | null>(null);
 
-  /** Adds or removes an intervention, and generates the text again with the same seed, next to the original. */
+  /** Adds or removes an intervention, and generates the text again with the same seed, to compare with the original. */
   async toggle(part: string): Promise<void> {
     const { value } = this.parts;
     await this.set(value.includes(part) ? value.filter((p) => p !== part) : [...value, part]);
@@ -56,7 +56,7 @@ class InterventionStore {
     if (again) await generation.again();
   }
 
-  /** Generates the text of the link. For interventions, first generates the unchanged model's text, to compare. */
+  /** Generates the text of the link. If the link has interventions, first generates the unchanged model's text. */
   async begin(): Promise<void> {
     const requested = this.parts.value;
     if (this.applied.value) await this.set([], false);

@@ -79,7 +79,6 @@ export const parseOneOf =
   (text: string) =>
     all.find((each) => each === text);
 
-/** Returns the text itself. */
 export const parseText = (text: string) => text;
 
 /** Formats a value unless it is zero or empty. */

@@ -25,7 +25,7 @@ export interface View<Name extends ViewName = ViewName> {
   component: ComponentType;
   /** The part of the view that shows the recorded generation while the model is loading. */
   recorded?: ComponentType;
-  /** Shown instead of grey shapes while the model is loading. */
+  /** Shown instead of grey shapes while the model is loading, if the page has a recorded generation. */
   coming?: ComponentType;
   /** Returns true if this model has the view; by default, every model has it. */
   available?: (manifest: Manifest) => boolean;
@@ -65,7 +65,7 @@ const DRAWN_MS = 80; // ms until a view that was opened is rendered
 class RouteStore {
   /** Null until the address is read. */
   readonly view = signal<ViewName | null>(null);
-  /** The keys of the link that was read last which no view and no setting has. */
+  /** The keys of the last link that belong to no view and to no setting. */
   readonly unknown = signal<readonly string[]>([]);
   /** The link that was read last. */
   readonly link = signal(new URLSearchParams());

@@ -86,8 +86,8 @@ class SettingsStore {
 
   /**
    * Restores the prompt and the length that were last used with the model `used`, which has replaced `before`. If
-   * `used` is new, keeps the length, and shortens the prompt to half the context. A sampling setting that has the value
-   * recommended for `before` gets the value recommended for `used`.
+   * `used` had none yet, keeps the length, and shortens the prompt to half the context. A sampling setting that has the
+   * value recommended for `before` gets the value recommended for `used`.
    */
   adopt(before: Used, used: Used): void {
     this.asked.set(before, { prompt: this.prompt.value, tokens: this.tokens.value });
@@ -128,7 +128,7 @@ class SettingsStore {
     this.seed.value = Math.floor(Math.random() * 1e6);
   }
 
-  /** Returns the tokens of the prompt. Throws if the vocabulary lacks one of its characters. */
+  /** Returns the tokens of the prompt. Throws if the vocabulary lacks a character of the prompt. */
   promptIds(): number[] {
     const { model } = engine();
     if (model.tokenizer) return model.promptIds(this.prompt.value);

@@ -1,4 +1,4 @@
-// Limits how often something is done.
+// Limits how often a function runs, or a signal is updated.
 
 import { effect, untracked, type Signal } from "@preact/signals";
 

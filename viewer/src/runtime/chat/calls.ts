@@ -51,8 +51,8 @@ export class CallParser {
   }
 
   /**
-   * Returns the remaining parts at the end of the text. A call that ends before its arguments is content. If a call
-   * ends within its arguments, its earlier parts were returned already, and nothing is added.
+   * Returns the remaining parts at the end of the text. A call that is cut off before its arguments is content. If a
+   * call is cut off within its arguments, its earlier parts were returned already, and nothing is added.
    */
   flush(): (string | CallPart)[] {
     if ((this.state === "text" || this.state === "call") && this.count < this.most) {

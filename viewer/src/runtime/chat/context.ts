@@ -25,8 +25,8 @@ export function systems(messages: readonly ChatMessage[]): number {
 /**
  * Encodes messages for an answer of up to `tokens` tokens. Leaves out the `dropped` oldest messages after the system
  * message. If the rest leaves too little of the context (`limit` tokens) for the answer, leaves out more of the oldest
- * turns, until the rest fills at most half of the context or is the last turn. Throws PageError if the last turn alone
- * exceeds the context. The desktop does the same (glgpt/inference/conversation.py).
+ * turns, until the rest fills at most half of the context or is the last turn. Rejects with PageError if the last turn
+ * alone exceeds the context. The desktop does the same (glgpt/inference/conversation.py).
  */
 export async function fit(
   template: ChatTemplate,

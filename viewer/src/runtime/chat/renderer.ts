@@ -26,7 +26,7 @@ export class TemplateRenderer {
 
   constructor(private readonly start: () => RenderWorker = () => new TemplateWorker()) {}
 
-  /** Renders the job's template once per set of variables. Throws PageError if rendering fails or takes too long. */
+  /** Renders the job's template once per set of variables. Rejects with PageError if it fails or takes too long. */
   render(job: RenderJob): Promise<string[]> {
     return this.queue.run(() => this.run(job));
   }

@@ -134,7 +134,7 @@ export class ChatTemplate {
     this.renderer.close();
   }
 
-  /** Returns a copy of a JSON value with `mark` before each special token. Content is also marked at its edges. */
+  /** Returns a copy of a JSON value with `mark` before each special token. Marks content as `marked` does. */
   private markedIn(value: unknown, mark: string, key = ""): unknown {
     if (Array.isArray(value)) return value.map((item) => this.markedIn(item, mark, key));
     if (typeof value === "string") {

@@ -27,7 +27,7 @@ const KINDS = {
 
 /**
  * Returns a copy of a constraint that can be sent to a worker, and in `what` the constraint's kind for error messages.
- * Throws ConstraintError unless exactly one field is set, or if its schema cannot be written as JSON.
+ * Throws ConstraintError unless exactly one field is set, or if a schema cannot be written as JSON.
  */
 export function checkedConstraint(asked: Constraint): { constraint: Constraint; what: string } {
   const given = Object.entries(Object(asked) as Constraint).filter(

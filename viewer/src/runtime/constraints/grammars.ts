@@ -11,7 +11,7 @@ import address from "./grammar-worker?worker&url";
 const LOAD_MS = 60_000; // maximum ms to fetch the worker and read the vocabulary
 const COMPILE_MS = 20_000;
 const TOKEN_MS = 20_000;
-const GRACE_MS = 500; // maximum ms until a job whose text was stopped must be answered; otherwise the worker is ended
+const GRACE_MS = 500; // maximum ms for the answer to a job after its text was stopped; then the worker is ended
 
 /** Describes a model's vocabulary. */
 export interface GrammarVocabulary {

@@ -24,7 +24,7 @@ export const rulesText = (rules: Iterable<readonly [name: string, expression: st
 /** Makes rules of counted characters. The expressions of one grammar share these rules. */
 export class Repetitions {
   readonly rules = new Map<string, string>();
-  private readonly names = new Map<string, string>(); // the rule of each class, by the expression of the class
+  private readonly names = new Map<string, string>(); // the rule of each set of characters, by the set's expression
 
   /** `json`: the characters stand in a JSON string. */
   constructor(private readonly json = false) {}

@@ -36,7 +36,7 @@ export class Activations {
     if (!split || !server || placement.movable) return this.capture.run(ids, names);
     const ofHead = placement.headHere ? names.filter((name) => this.capture.ofHead.includes(name)) : [];
     const remoteNames = names.filter((name) => split.activations.has(name));
-    const last = must(split.stream[config.n_layer], "the stream after the page's blocks"); // the server needs it
+    const last = must(split.stream[config.n_layer], "the stream after the page's blocks"); // the server's input
     const own = names.filter((name) => !remoteNames.includes(name) && !ofHead.includes(name));
     const found = await this.capture.run(ids, [...new Set([...own, last])]);
     const states = found.get(last)!;

@@ -10,7 +10,6 @@ import { Sampler, type Token } from "./sampling";
 import { Several } from "./several";
 import { Speculation } from "./speculation";
 
-/** Further options of a batch. */
 export interface BatchOptions {
   /** Indices of the texts that are not continued. */
   over: ReadonlySet<number>;

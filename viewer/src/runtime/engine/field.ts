@@ -6,8 +6,8 @@ import { FORMATS, storedRows } from "./formats";
 import { unpack } from "./layout";
 import type { Pass, TextureSpec, View } from "../gl/program";
 
-// Maximum bytes of one read. Of a larger matrix, only some rows of each tile are read. A tile is the part of a matrix
-// that one layer of the texture holds.
+// Maximum bytes of one read. Of a larger matrix, only some rows of each tile are read. Tiles are the equal parts into
+// which the matrix is divided by rows and columns.
 const MAX_READ_BYTES = 4 << 20;
 const BINS = 48;
 const SAMPLE = 20_000; // number of values from which quantiles are computed

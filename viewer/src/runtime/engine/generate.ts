@@ -19,7 +19,7 @@ export interface Run {
   /** Number of tokens already sampled with this seed; their draws are skipped. */
   drawn?: number;
   alternatives?: number;
-  /** Stop at the model's end-of-text token (default: true). A text with a `matcher` always stops there. */
+  /** Stop at the model's end-of-text token (default: true). A text with a `matcher` always stops at it. */
   eos?: boolean;
   /**
    * Guess tokens and check several at once; the text stays the same. With a constraint, the guesses are the tokens that
@@ -34,12 +34,9 @@ export interface Run {
   signal?: AbortSignal;
 }
 
-/**
- * A part of a text, generated while the window of `windowStart` (chunks.ts) does not move: the preceding tokens, and
- * how the new tokens are chosen.
- */
+/** A part of a generation, during which the context window (`windowStart` in chunks.ts) does not move. */
 export interface Stretch {
-  /** Ids of the tokens in the context. The caller appends each token that it receives. */
+  /** Ids of the tokens in the window. The caller appends each token that it receives. */
   text: number[];
   count: number;
   run: Run;
@@ -188,7 +185,7 @@ export class TextGenerator {
     this.model.device.gl.flush();
   }
 
-  /** Generates tokens that the device samples. Issues several at once and reads only a few texels per token. */
+  /** Generates tokens without a constraint. If the device samples, issues several at once and reads few texels. */
   private async *local(stretch: Stretch): AsyncGenerator<Token> {
     const { text, count, run, sampler, drawn } = stretch;
     const { cache, sampling, placement, batch } = this.model;

@@ -17,7 +17,7 @@ export class InFlight {
   add(tokens: Promise<Token | null>[]): void {
     if (!this.groups.length) this.began = performance.now();
     const group = { tokens, came: 0 };
-    for (const token of tokens) token.catch(() => {}); // `next` awaits it
+    for (const token of tokens) token.catch(() => {}); // `next` reports the error
     tokens[0]!.then(
       () => (group.came = performance.now()),
       () => {},

@@ -26,7 +26,7 @@ export class KvCache {
   ids: number[] = [];
   /** Ids of the tokens whose rows the caches of the local blocks hold, if the split point is movable. */
   front: number[] = [];
-  /** If the player keeps queries: the first position whose query may be missing. Only views read queries. */
+  /** If the player keeps queries: the first position whose query may be missing. Only the page's views need queries. */
   private queries = Infinity;
   /** Number of views that show queries or values computed from them. Generating keeps queries while this is above 0. */
   shown = 0;

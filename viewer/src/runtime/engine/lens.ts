@@ -19,7 +19,7 @@ export interface Block {
 
 const LIKELIEST = 6;
 
-/** Returns the predictions from every state of the residual stream at token `t` of `ids`. */
+/** Returns the predictions at token `t` of `ids`, from the embedding and from the output of each block. */
 export async function lens(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { player } = model;
   if (model.split && !model.placement.movable) return across(model, ids, t);
@@ -44,7 +44,7 @@ function block(name: string, state: Float32Array, logits: Float32Array, before?:
   return { name, top, norm: length(state), change: before ? length(state, before) : 0 };
 }
 
-/** Returns the predictions of a split model. The side with the head computes the logits of both sides' states. */
+/** Returns the predictions of a split model. The side with the head computes the logits for both sides' blocks. */
 async function across(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { n_embd, vocab_size } = model.manifest.config;
   const names = model.manifest.split!.stream;

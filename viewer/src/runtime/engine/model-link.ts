@@ -9,8 +9,8 @@ const PIECE = 16 << 20; // bytes that are collected into a Blob, which the brows
 
 /**
  * Returns the model's address in a query string; null: there is none. The address of a file's page at huggingface.co
- * becomes that of the file. Throws PageError for an address with a user or password, and unless the address is https,
- * or http of localhost.
+ * becomes that of the file. Throws PageError if the address has a user or password, or is neither https nor http of
+ * localhost.
  */
 export function modelLink(search: string): URL | null {
   const text = new URLSearchParams(search).get("model");
@@ -27,8 +27,8 @@ export function modelLink(search: string): URL | null {
 }
 
 /**
- * Throws PageError unless the page's policy allows a fetch from this address. `allowed`: the origins that the policy
- * lists; null: any (the page has no policy).
+ * Throws PageError unless the page's content security policy allows a fetch from this address. `allowed`: the origins
+ * that the policy lists; null: any (the page has no policy).
  */
 export function allowedLink(url: URL, allowed: readonly string[] | null): void {
   if (!allowed || url.origin === location.origin) return;

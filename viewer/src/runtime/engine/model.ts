@@ -103,7 +103,7 @@ export class Model {
   /** The model without interventions; null until it is built. */
   whole: Played | null = null;
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
-  /** Number of the context (`Device.generation`) in which the model's textures were created. */
+  /** Number of the graphics context (`Device.generation`) in which the model's textures were created. */
   private generation = -1;
   private chat: ChatTemplate | null = null;
   private grammars: Grammars | null = null;
@@ -399,7 +399,7 @@ export class Model {
     return this.modelOptions.drawFlops ?? this.manifest.tuning.draw_flops;
   }
 
-  /** True if the model is not built in the current context: before it is first built, and from a lost context on. */
+  /** True if the model is not built in the current graphics context: not built yet, or built in a lost context. */
   get stale(): boolean {
     return !this.device.isCurrent(this.generation);
   }
@@ -496,15 +496,15 @@ export class Model {
   }
 }
 
-/** Returns the names of the states that hold the queries of each layer. Only views need queries to be kept. */
+/** Returns the names of the states that hold the queries of each layer. Only the page's views need them. */
 export function queriesOf({ names, manifest }: Model, { textures }: Program): string[] {
   const states = Object.values(textures).filter(({ role }) => role === "state");
   return states.map(({ name }) => name).filter((name) => names.place(name).part === manifest.family.queries);
 }
 
 /**
- * Returns the bytes that separate textures for each layer's queries add. These textures exist while a view shows
- * queries; otherwise all layers share one texture.
+ * Returns the bytes that separate textures for each layer's queries add. These textures exist while a view of the page
+ * shows queries; otherwise all layers share one texture.
  */
 export function bytesOfQueries({ textures }: Program, queries: readonly string[]): number {
   return bytesOf(queries.slice(1).map((name) => textures[name]!));

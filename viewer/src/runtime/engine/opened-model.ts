@@ -201,7 +201,7 @@ function words(
   };
 }
 
-/** Returns a tokenizer.json as the page reads it: of several post-processors, only the template remains. */
+/** Returns a tokenizer.json as the page reads it: of several post-processors, only `TemplateProcessing` remains. */
 function documentOf(found: Record<string, unknown>): TokenizerDocument {
   const processor = found["post_processor"] as { processors?: { type?: unknown }[] } | null | undefined;
   const steps = Array.isArray(processor?.processors) ? processor.processors : [processor as { type?: unknown } | null];

@@ -4,7 +4,6 @@ import type { PackedDocument } from "../generated/packed";
 import { must } from "../gl/errors";
 import type { Pass, Program } from "../gl/program";
 
-/** A packed program. */
 export type Packed = Omit<PackedDocument, "schema" | "views"> & Pick<Program, "schema" | "views">;
 
 type Kinds = PackedDocument["kinds"];

@@ -249,7 +249,7 @@ export const commandFor = (path: string) => `glgpt export --player --shape ${quo
 
 const quoted = (path: string) => (/^[\w./-]+$/.test(path) ? path : `'${path.replace(/'/g, "'\\''")}'`);
 
-/** Returns the place of each parameter. Throws PageError for a missing or extra tensor, or for one with wrong sizes. */
+/** Returns the tensor of each parameter. Throws PageError for a missing or extra tensor, or one with wrong sizes. */
 export function placesOf(model: Recognised, document: ShapeDocument): Map<string, Place> {
   const found = new Map<string, Place>();
   const all = model.gguf ? fromGguf(model.gguf) : withoutPrefix(model.tensors, document);
@@ -279,7 +279,7 @@ export function placesOf(model: Recognised, document: ShapeDocument): Map<string
   return found;
 }
 
-/** Returns the place of the rows `first` to `end` - 1 of a tensor. */
+/** Returns the part of a tensor that holds the rows `first` to `end` - 1. */
 function rowsOf({ file, tensor }: Place, [first, end]: readonly [number, number]): Place {
   const [all, ...columns] = tensor.shape as [number, ...number[]];
   const row = tensor.bytes / all;
@@ -312,7 +312,8 @@ export function mixFor(
 ): PageMix {
   const types = document.parameters.map((p) => ({ ...p, type: places.get(p.name)!.tensor.type }));
   const products = types.filter(({ product }) => product);
-  // A mix with f16 inputs would round F32 and BF16 weights. With such weights, all products are f32, as on the desktop.
+  // A product with f16 inputs would round F32 and BF16 weights. With such weights, all products are f32, as on the
+  // desktop.
   const plain = products.some(({ type }) => type.name === "F32" || type.name === "BF16");
   const fits = ({ dtype, formats }: PageMix) =>
     plain ? dtype === "f32" : products.every(({ name, type }) => holds[formats[name]!]?.includes(type.name));

@@ -6,7 +6,7 @@ import { alternatives, type Token } from "./sampling";
 
 /**
  * Returns the probability of token `at` of `ids`, the `count` most likely tokens at this position, and in `level` the
- * log of the softmax's denominator. Plays the previous token again.
+ * log of the softmax's denominator.
  */
 export async function probabilities(
   model: Model,

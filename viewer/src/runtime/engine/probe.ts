@@ -74,9 +74,9 @@ export function choose(choices: Choices): Chosen {
 }
 
 /**
- * Measures the probes that are not stored, and stores the results after `keep` has cached the files for the next visit.
- * Stops and resolves to null if `going` returns false, as it must when the device has other work: that work and the
- * measurement disturb each other.
+ * Runs the probes without stored results, and stores the results after `keep` has cached the files for the next visit.
+ * Stops and resolves to null if `going` returns false. `going` must do so while the device has other work, because
+ * that work and the measurement disturb each other.
  */
 export async function measure(
   choices: Choices,

@@ -10,7 +10,7 @@ import type { Model } from "./model";
 import type { Token } from "./sampling";
 
 const MIN_STREAK = 8; // tokens with the same mask before tokens are chosen ahead
-const WAGER = 16; // one more token is issued together for each of this many tokens with the same mask
+const WAGER = 16; // a group grows by one token for each of this many tokens with the same mask
 
 export class SameMask {
   private mask: Allowed | null = null; // the mask of the previous token
@@ -30,7 +30,7 @@ export class SameMask {
     return this.inFlight.length > 0;
   }
 
-  /** Adds the time of a token that was chosen with `allowed` and not ahead. */
+  /** Records the time and the mask of a token that was not chosen ahead. */
   plainToken(ms: number, allowed: Allowed): void {
     this.sizes.tokenMs = ms;
     this.streak = allowed === this.mask ? this.streak + 1 : 1;
@@ -39,9 +39,8 @@ export class SameMask {
 
   /**
    * Returns the next tokens of a text whose logits are on the device or are being computed, and appends them to the
-   * matcher's text. Returns an empty list if the mask changed recently, if tokens are too slow to be issued ahead, or
-   * if the device cannot decide; the device then holds the logits after the text.
-   * `taken`: the number of the stretch's earlier tokens.
+   * matcher's text. Returns an empty list if choosing ahead does not pay (`pays`) or if the device cannot decide; the
+   * device then holds the logits after the text. `taken`: the number of the stretch's earlier tokens.
    */
   async step(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
     const { cache } = this.model;
@@ -81,7 +80,7 @@ export class SameMask {
     this.streak = 0;
   }
 
-  /** Issues a group of tokens. The first is chosen from logits that were issued before. */
+  /** Issues a group of tokens. The logits for its first token were issued before. */
   private issue({ text, count, sampler, drawn }: Stretch, taken: number, allowed: Allowed): void {
     const { cache, sampling, reader } = this.model;
     const size = Math.min(this.sizes.tokens, 1 + Math.floor(this.streak / WAGER), count - this.issued);

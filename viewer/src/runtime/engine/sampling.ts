@@ -6,12 +6,12 @@ import { must, PageError } from "../gl/errors";
 
 export const NOT_FINITE = "The model's logits are not finite; its weights overflow this dtype.";
 export const MAX_ALTERNATIVES = 8; // maximum alternatives that the device returns with a token
-const MAX_TEMPERATURE = 1e30; // the product with the logits' range in a nucleus (top-p) still fits a 32-bit float
-const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit divided or multiplied by a penalty stays finite
+const MAX_TEMPERATURE = 1e30; // `nucleus_width` is proportional to it and must fit a 32-bit float
+const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit divided or multiplied by a penalty fits a 64-bit float
 const MAX_BIAS = 3e38;
 const COLDEST = 1e-30; // lower temperatures are greedy
 const FARTHEST = 3e38; // value of the scalar `margin` that excludes no logit
-const REACHED = 1 - 2 ** -22; // factor of top-p and min-p: a token exactly at the limit is also kept in 32-bit floats
+const REACHED = 1 - 2 ** -22; // relaxes top-p and min-p, so that 32-bit floats keep a token exactly at the limit
 const ON_HOST = 0xd1ce; // separates the page's random numbers from those of the device
 const ON_DEVICE = 0x5eed; // `SITE` of the device's random numbers
 
@@ -28,7 +28,7 @@ export function hash4(v: readonly number[]): [number, number, number, number] {
   return [x >>> 0, y >>> 0, z >>> 0, w >>> 0];
 }
 
-/** Returns the 32-bit seed for the device. If `seed` has more than 32 bits, both of its words are combined. */
+/** Returns the 32-bit seed of the random numbers. If `seed` has more than 32 bits, both of its words are combined. */
 export function drawSeed(seed: number): number {
   let found = 0;
   for (let rest = seed; rest > 0; rest = Math.floor(rest / 2 ** 32)) {
@@ -244,7 +244,7 @@ export class Sampler {
       draw_step: step,
       inverse_temperature: this.greedy ? 1 : 1 / temperature,
       margin: minP ? Math.min(FARTHEST, (temperature * -Math.log(minP)) / REACHED) : FARTHEST,
-      nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two; top-p keeps no wider range
+      nucleus_width: this.greedy ? 1 : 2 ** Math.ceil(Math.log2(range)), // a power of two that is at least `range`
       top_k: this.greedy ? 1 : Math.min(topK ?? 0, allowed?.count ?? Infinity, 2 ** 31 - 1),
       top_p: p === 1 ? p : p * REACHED,
     };
@@ -274,7 +274,7 @@ export class Sampler {
 
   /**
    * Samples like the device's entries, with their random numbers and roundings (`glsl/sampling/race.frag`). Throws
-   * PageError as `draw` does. Must not be used for top-k, where the device may be unable to decide, or changed logits.
+   * PageError as `draw` does. Must not be used for changed logits, or for top-k, which the device may fail to decide.
    */
   drawAsDevice(logits: Float32Array, step: number): Draw {
     checkFinite(logits);

@@ -146,8 +146,8 @@ class Compiler {
 const compiled = new WeakMap<object, Check>();
 
 /**
- * Returns true only if a document matches a schema of `viewer/schema`. May also return false for a matching document if
- * the schema has unknown keywords, or objects in `const` or `enum`. `others` are schemas that `schema` refers to.
+ * Returns true only if a document matches a schema of `viewer/schema`. May return false for a matching document if the
+ * schema has unknown keywords, or objects in `const` or `enum`. `others` are schemas that `schema` refers to.
  */
 export function matchesSchema(schema: object, document: unknown, others: readonly object[] = []): boolean {
   let check = compiled.get(schema);

@@ -56,7 +56,7 @@ export class Several {
     }
   }
 
-  /** Copies `count` rows, starting at row `from`, back to the other player's text. */
+  /** Copies `count` rows, starting at row `from`, back to the caches of the other player. */
   restore(from: number, count: number): void {
     for (let row = from; row < from + count; row++) this.move("restore_1", row);
   }
@@ -68,7 +68,7 @@ export class Several {
     this.player.play(entry);
   }
 
-  /** Computes the rows of tokens of one text, from position `first` on. `adopt` must have copied the earlier rows. */
+  /** Computes the cache rows of a text's tokens from position `first` on. `adopt` must have copied the earlier rows. */
   check(first: number, tokens: readonly number[]): void {
     if (this.prompt !== ONE_TEXT) {
       this.prompt = ONE_TEXT;

@@ -60,7 +60,7 @@ export class Guessing {
 
 const average = (before: number, now: number): number => (before ? before + WEIGHT * (now - before) : now);
 
-/** Chooses the token after a row. The device must hold the logits of this row. */
+/** Chooses the token after a row of the batch. The device must hold the logits of this row. */
 interface Choice {
   /** Starts the choice on the device. Resolves to null if the device cannot decide. */
   device: () => Promise<Token | null>;
@@ -79,9 +79,9 @@ export class Speculation {
   ) {}
 
   /**
-   * Returns the tokens that follow the stretch's text: the correct guesses and one more token. Without guesses, returns
-   * an empty list. `taken`: the number of tokens that the stretch has generated before. Afterwards, the caches hold the
-   * rows of all returned tokens but the last.
+   * Returns the tokens that follow the stretch's text: the correct guesses and one more token. The caches then hold the
+   * rows of all returned tokens but the last. Without guesses, returns an empty list. `taken`: the number of tokens
+   * that the stretch has generated before.
    */
   async step({ text, count, run, sampler, drawn }: Stretch, taken: number): Promise<Token[]> {
     const { sampling, manifest } = this.model;
@@ -106,9 +106,9 @@ export class Speculation {
 
   /**
    * Returns the next tokens of a text whose logits are on the device: the forced tokens that the model also chooses, up
-   * to the first difference, and one more token (none if the text must end). Returns an empty list if fewer than
-   * `FEWEST_FORCED` tokens are forced, or during a pause of guessing. `taken`: the number of tokens that the stretch
-   * has generated before. Afterwards, the caches hold the rows of all returned tokens but the last.
+   * to the first difference, and one more token (none if the text must end). The caches then hold the rows of all
+   * returned tokens but the last. Returns an empty list if fewer than `FEWEST_FORCED` tokens are forced, or during a
+   * pause of guessing. `taken`: the number of tokens that the stretch has generated before.
    */
   async forced(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
     const { text, run, sampler, drawn } = stretch;

@@ -18,7 +18,7 @@ export function encode(header: object, payload: Uint8Array = new Uint8Array()): 
   return out;
 }
 
-/** Returns a server's message and its payload. The message's fields are not checked. */
+/** Returns a server's message and its payload. Of the message's fields, only `op` is checked. */
 export function decode(data: ArrayBuffer): { header: ServerMessage; payload: Uint8Array<ArrayBuffer> } {
   const size = data.byteLength < 4 ? 0 : new DataView(data).getUint32(0, true);
   try {

@@ -27,7 +27,7 @@ export interface SplitSettings {
   digest: string;
   /**
    * The blocks (and the head: the final norm and the logits) that the server runs; null: the page has all blocks too,
-   * and `Split.aim` sets this part.
+   * and `Split.aim` sets the server's part.
    */
   rest: string | null;
   /** The side that computes the logits if the split point is fixed. */

@@ -74,7 +74,7 @@ async function bySlope(
   for (const [i, pass] of entry.passes.entries()) {
     const [texture] = pass.outputs[0]!;
     const { role, height } = must(player.program.textures[texture], `texture ${texture}`);
-    // A read of zeros waits longer (see Reader in gl/readback.ts), so read a row with values. Textures of sums may
+    // A read of zeros waits longer (see Reader in gl/readback.ts), so read a row with values. Partial sums may
     // begin with empty rows; caches may end with them.
     const row = role === "scratch" ? height - 1 : 0;
     player.play(entry.name, i, i + 1);

@@ -33,7 +33,7 @@ function expression(pattern: { String: string } | { Regex: string }): RegExp {
   return found;
 }
 
-/** Returns a function that applies a normalizer. Throws an Error that names an unsupported part. */
+/** Returns a function that applies a normalizer. Throws an Error if the page does not support the normalizer. */
 export function normalizer(whole: Normalizer | null | undefined): (text: string) => string {
   if (!whole) return (text) => text;
   const steps = whole.type === "Sequence" ? whole.normalizers : [whole];
@@ -81,7 +81,7 @@ function normalizing(step: Step<Normalizer>): (text: string) => string {
   }
 }
 
-/** Returns a function that applies a pre-tokenizer. Throws an Error that names an unsupported part. */
+/** Returns a function that applies a pre-tokenizer. Throws an Error for an unsupported regular expression. */
 export function preTokenizer(whole: PreTokenizer | null | undefined): (piece: Piece) => Piece[] {
   if (!whole) return (piece) => [piece];
   const functions = (whole.type === "Sequence" ? whole.pretokenizers : [whole]).map(splitting);

@@ -123,7 +123,7 @@ class AddedTokens {
     this.pattern = escaped.length ? new RegExp(escaped.join("|"), "g") : null;
   }
 
-  /** Returns the ids of the added tokens in a text and the pieces between them. Skips special tokens if `ordinary`. */
+  /** Returns the ids of added tokens in a text and the pieces between them. If `ordinary`, ignores special tokens. */
   split({ text, first }: Piece, ordinary: boolean): (number | Piece)[] {
     const found: (number | Piece)[] = [];
     let start = 0;
@@ -207,7 +207,7 @@ export class Tokenizer extends Vocabulary {
   private readonly bytesOf: (token: string) => Uint8Array;
   /** The bytes of added tokens, and of other tokens after their first use. */
   private readonly bytes = new Map<number, Uint8Array>();
-  /** The rank of each pair of ids. */
+  /** The rank of each merge, by `left * PAIR + right`. */
   private readonly ranks = new Map<number, number>();
   /** The id that a merge of each rank makes. */
   private readonly made: number[] = [];

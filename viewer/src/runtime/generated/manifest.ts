@@ -124,7 +124,7 @@ export interface ShownHead {
   answer: string;
 }
 
-/** The server that can run a part of the model (some blocks, and the head), and a description of that part. */
+/** The server that can run a part of the model (blocks, and perhaps the head), and a description of that part. */
 export interface SplitServer {
   server: string;
   wire: "f32" | "f16" | "int8";

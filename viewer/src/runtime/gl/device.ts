@@ -53,7 +53,7 @@ export class Device {
   storage: Options["storage"] = "float";
   /** True if the device adds floats by blending. False for software drivers, where another pass is faster. */
   blends = false;
-  /** True if each column of a quad (2 x 2 pixels) has its own derivative: its two pixels can then add up their sums. */
+  /** True if each column of a quad (2 x 2 pixels) has its own derivative: two pixels can then add up their sums. */
   pairs = false;
   /** True if textures can hold 16-bit floats. */
   float16 = false;

@@ -1,4 +1,4 @@
-// Errors whose message the page shows to its user.
+// Defines the page's error class, and helpers for errors.
 
 /** An error whose message the page shows to its user. */
 export class PageError extends Error {}

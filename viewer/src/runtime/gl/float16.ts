@@ -1,4 +1,4 @@
-// Converts between numbers and the bits of float16, which JavaScript has no type for.
+// Converts between numbers and the bits of float16. Many browsers have no type for float16.
 
 const words = new Uint32Array(1);
 const floats = new Float32Array(words.buffer); // shares the four bytes of `words`

@@ -1,6 +1,6 @@
 // Issues the passes of an entry (a recorded list of passes, such as a training step) in slices of about `SLICE`
 // milliseconds, with at most `AHEAD` milliseconds of unfinished slices. Other work of the page on the device, above all
-// the drawing of frames, then waits for one or two slices instead of a whole training step.
+// the drawing of frames, then waits only for these slices, not for a whole training step.
 
 const SLICE = 12; // target milliseconds of a slice
 const AHEAD = 30; // maximum milliseconds of unfinished slices: enough to keep the device busy

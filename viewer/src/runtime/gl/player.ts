@@ -318,7 +318,7 @@ export class Player {
       }
       this.bindSamplers(program, users.get(name)!);
       await yieldIfLate();
-      still(); // outside the awaited function, because the player may be closed after that function returns
+      still(); // the player may be closed while this function waits
       this.bindScalars(program);
       await yieldIfLate();
       still();

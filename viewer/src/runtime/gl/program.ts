@@ -1,5 +1,5 @@
-// Defines the types of a recorded program. The program is plain data, which its reader checks against
-// schema/program.schema.json.
+// Defines the types of a recorded program. The program is plain data, which `parseProgram` (engine/manifest.ts) checks
+// against schema/program.schema.json.
 
 import type { FORMATS } from "../generated/formats";
 import type * as schema from "../generated/program";
@@ -13,7 +13,7 @@ type Formats = typeof FORMATS;
 /** The name of a storage format (`engine/formats.ts`). */
 export type Dtype = keyof Formats;
 
-/** The integers of quantised formats without their scales, for pictures of the memory layout. */
+/** The names of the integer types in quantised formats, for pictures of the memory layout without scales. */
 export type Integers = Extract<Formats[Dtype], { memory: string }>["memory"];
 
 /**

@@ -1,10 +1,10 @@
 // Reads texels without blocking the page: copies them into a buffer, sets a fence and polls until the fence has passed.
 //
-// A fence costs Chrome half a millisecond on some GPUs, so reads requested in one task of the page share a fence, and
-// small reads share a buffer. `getBufferSubData` waits for all commands issued before it, even those issued after the
-// fence. The exception is a buffer made for a single read (STREAM_READ): Chrome copies such a buffer when the fence
-// passes. If the buffer is written or fenced again, Chrome warns and does not copy it early. Therefore all reads and
-// waits of a context share one `Reader`.
+// A fence costs Chrome half a millisecond on some GPUs, so reads requested in one task of the page share a fence. Small
+// reads share a buffer, because `getBufferSubData` waits for all commands issued before it, even those issued after the
+// fence. The exception is a buffer for a single fence (STREAM_READ): Chrome copies such a buffer when the fence passes.
+// If the buffer is written or fenced again, Chrome warns and does not copy it early. Therefore all reads and waits of a
+// context share one `Reader`.
 
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";

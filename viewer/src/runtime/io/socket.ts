@@ -18,7 +18,7 @@ export interface SocketTimes {
   admit: number;
   /** Time for which `connect` keeps trying. */
   retry: number;
-  /** Time between two attempts: `first` after the first failure, `heard` after an answer, never more than `most`. */
+  /** Mean time between attempts: `first` after a first failure, then doubled up to `most`; `heard` after an answer. */
   wait: { first: number; heard: number; most: number };
   /** Time without a message after which the connection is closed. */
   stall?: number;

@@ -1,4 +1,4 @@
-// The selection of the Attention view: the enlarged head, the pinned heads, and the values that they show.
+// The selection of the Attention view: the enlarged head, the pinned heads, and the kind of values that they show.
 
 import { batch, signal } from "@preact/signals";
 import { KINDS, MEAN, type Kind } from "../../drawing/attention";
@@ -15,7 +15,7 @@ export function headNamed(name: string): [number, number] {
 
 class AttentionStore {
   readonly layer = signal(0);
-  /** A head, or MEAN. */
+  /** The index of a head, or MEAN. */
   readonly head = signal(0);
   /** True if no head was chosen: the view then selects the sharpest head (`sharpest` in drawing/attention.ts). */
   readonly sought = signal(true);
@@ -51,7 +51,6 @@ class AttentionStore {
     }),
   ];
 
-  /** Enlarges a head. */
   chooseHead(ofLayer: number, which: number): void {
     batch(() => {
       this.layer.value = ofLayer;

@@ -331,7 +331,7 @@ function GridCanvas({ total }: { total: number }) {
   );
 }
 
-/** Shows the enlarged head with token labels at the left and the top. A running generation does not change it. */
+/** Shows the enlarged head with token labels at the left and the top. A running generation does not change the view. */
 function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: number | null; pointed: number | null }) {
   const { layer, head, kind } = selection;
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -493,7 +493,7 @@ function Legend({ kind }: { kind: Kind }) {
   );
 }
 
-/** Selects one head's row from `rows`, which has a row per head. For `MEAN`, returns the mean of these rows. */
+/** Returns one head's values from `rows`, which has a row per head; for `MEAN`, the mean of the rows. */
 function ofHead(rows: readonly Float32Array[], head: number): Float32Array {
   if (head !== MEAN) return rows[head]!;
   return rows[0]!.map((_, i) => rows.reduce((sum, row) => sum + row[i]!, 0) / rows.length);
@@ -507,8 +507,8 @@ function softmax(scores: Float32Array): Float32Array {
 }
 
 /**
- * Shows the text. Each token is shaded by how much the token of `row` attends to it. Arcs lead to at most `ARCS` other
- * tokens, those with the largest weights, if these exceed 1%.
+ * Shows the text. Each token is shaded by how much the token of `row` attends to it. Arcs lead to the other tokens with
+ * the largest weights: at most `ARCS` tokens, and only weights above 1%.
  */
 function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; pointed: Signal<number | null> }) {
   const box = useRef<HTMLDivElement>(null);

@@ -39,7 +39,6 @@ class BlocksStore {
     this.knownOf = of;
   }
 
-  /** Computes a token's column. */
   async compute(model: Model, ids: readonly number[], token: number): Promise<void> {
     const key = this.key(ids, token);
     const column = await lens(model, ids, token);

@@ -83,7 +83,7 @@ function BlocksView() {
     };
   }, []);
   useLayoutEffect(() => {
-    // scrolls to the last column, which the panel below describes unless a cell is chosen
+    // scrolls to the last column, which the detail panel describes unless a cell is chosen
     if (box.current) box.current.scrollLeft = box.current.scrollWidth;
   }, [last, names.length]);
   const peak = show.value === "token" ? 1 : most(show.value);

@@ -9,7 +9,7 @@ import { tabStorage } from "../../../runtime/io/storage";
 
 export interface Conversation {
   id: string;
-  /** The first line of the user's first message, shortened; for a file without one, the file's name. "": no message. */
+  /** The first line of the user's first message, shortened; if a file has none, the file's name. "": no messages. */
   title: string;
   /** The text of the system message; "": none. */
   system: string;

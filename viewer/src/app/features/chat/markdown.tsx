@@ -138,7 +138,7 @@ function Inline({ token }: { token: Token }) {
   }
 }
 
-/** Replaces the entities of `known`, which a model may write, such as `&lt;`, with the characters they stand for. */
+/** Replaces HTML entities that a model may write, such as `&lt;`, with the characters that they stand for. */
 function unescaped(text: string): string {
   const known: Record<string, string> = { "&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#39;": "'" };
   return text.replace(/&(lt|gt|amp|quot|#39);/g, (entity) => known[entity]!);

@@ -15,7 +15,6 @@ import { savedText } from "./saved";
 import { chat } from "./store";
 import style from "./style.module.css";
 
-/** Lists the stored conversations. */
 export function List() {
   const { all, problem } = chat.conversations;
   const open = useRef(isWide()).current;

@@ -39,7 +39,7 @@ class ChatStore {
   readonly asTokens = signal(false);
   /** The answer that the text of the other views ends with: the latest answer, or one that was opened. */
   private readonly answer = signal<Answer | null>(null);
-  private prompt: number[] = []; // the ids of the prompt of this answer
+  private prompt: number[] = []; // token ids: the prompt of `answer`
   private opened = 0; // number of conversations that were opened
   private readonly stops = new Queue();
   private readonly saves = new Queue();
@@ -55,7 +55,7 @@ class ChatStore {
     return { ...answer, tokens: tokens.slice(answer.from) };
   });
 
-  /** The number of tokens of the context that the conversation takes, and the size of the context in tokens. */
+  /** The tokens of the context that the conversation takes (0: not known), and the size of the context in tokens. */
   readonly context = computed(() => ({
     tokens: this.written.value ? generation.tokens.value.length : 0,
     limit: models.ready?.manifest.config.n_positions ?? 0,
@@ -99,7 +99,7 @@ class ChatStore {
     await this.reply();
   }
 
-  /** Replaces the last answer by one with another seed. */
+  /** Replaces the last answer with one from another seed. */
   async regenerate(): Promise<void> {
     await this.stop();
     settings.reseed();
@@ -167,7 +167,7 @@ class ChatStore {
     return { from: ids.length, tokens: generation.toksOf(ids, answer) };
   }
 
-  /** Keeps the tokens of the answer that the text ends with. */
+  /** Stores the tokens of the answer that the text ends with in `earlier`. */
   private keep(): void {
     const { value: written } = this.written;
     if (written) this.earlier.set(written.message, { from: written.from, tokens: generation.tokens.value });
@@ -191,13 +191,11 @@ class ChatStore {
     });
   }
 
-  /** Begins another conversation. */
   async begin(): Promise<void> {
     await this.stop();
     this.open(blank(this.system.value));
   }
 
-  /** Shows a stored conversation. */
   async select({ id }: Conversation): Promise<void> {
     await this.stop();
     const listed = this.conversations.all.value.find((each) => each.id === id);
@@ -213,7 +211,7 @@ class ChatStore {
   private follow(id: string, found: Conversation | undefined): void {
     if (id !== this.current.value.id || this.answering.value || this.editing.value !== null) return;
     if (this.saves.restingMs < 0) {
-      // if the running `save` stores this conversation, it finds the other tab's change; read the result afterwards
+      // the running `save` may be storing this conversation and handles the other tab's change: read it afterwards
       void this.saves.idle.then(async () => this.follow(id, await this.conversations.read(id)));
       return;
     }
@@ -222,11 +220,11 @@ class ChatStore {
 
   async remove(conversation: Conversation): Promise<void> {
     const shown = conversation.id === this.current.value.id;
-    if (shown) await this.begin(); // an answer is stored when it has stopped
+    if (shown) await this.begin(); // stops the answer, which stores the conversation: remove it afterwards
     await this.conversations.remove(conversation.id);
   }
 
-  /** Adds saved conversations from files and shows the last one. A file of another kind only changes the status. */
+  /** Adds saved conversations from files and shows the last one. Other files only change the status. */
   async openFiles(files: readonly File[]): Promise<void> {
     const problems: string[] = [];
     for (const file of files) {
@@ -248,7 +246,7 @@ class ChatStore {
   async setSystem(text: string): Promise<void> {
     this.system.value = text;
     this.change({ system: text });
-    if (!this.answering.value) await this.save(); // otherwise the answer stores it
+    if (!this.answering.value) await this.save(); // otherwise it is saved with the answer
   }
 
   /** Stores the conversation. If another tab has changed it, this tab continues with a copy. */
@@ -275,7 +273,7 @@ class ChatStore {
     this.conversations.open(conversation);
   }
 
-  /** Replaces the last answer by one with the current seed and settings, for example after a change of the model. */
+  /** Replaces the last answer with one from the current seed and settings, for example after a change of the model. */
   private async again(): Promise<void> {
     const { messages } = this.current.value;
     const end = messages.findLastIndex(({ role }) => role === "user");
@@ -287,7 +285,7 @@ class ChatStore {
 
   /**
    * Generates the text again. Replaces the last answer of the conversation only if no other conversation was opened
-   * since, which means that the number of opened conversations is still `opened`.
+   * since that answer: `this.opened` is still `opened`.
    */
   private async repeated(opened: number): Promise<void> {
     if (this.opened === opened) return this.again();
@@ -318,7 +316,7 @@ class ChatStore {
     });
   }
 
-  /** Runs `work`, which writes an answer and returns its first new token's position. Then stores the conversation. */
+  /** Runs `work`, which writes tokens and returns the position of the first one. Then stores the conversation. */
   private async answered(work: () => Promise<number>): Promise<void> {
     this.answering.value = true;
     this.status.value = "";

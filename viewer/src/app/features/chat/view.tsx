@@ -272,7 +272,7 @@ async function showTokens(at: number): Promise<void> {
   if (shown || (await chat.inspect(at))) chat.asTokens.value = !shown;
 }
 
-/** Shows links that open an answer in other views. A token of this answer that is already chosen stays chosen there. */
+/** Shows links that open an answer in other views. A chosen token of this answer stays chosen in these views. */
 function Inside({ at }: { at: number }) {
   const { manifest } = engine().model;
   return (

@@ -13,7 +13,6 @@ class DeviceStore {
   /** The last comparison of the model in use; null: none yet. */
   readonly parity = computed(() => (this.compared.value?.model === engine().model ? this.compared.value.parity : null));
 
-  /** Compares the model in use with the desktop. */
   async compare(): Promise<void> {
     const { model } = engine();
     this.comparing.value = true;

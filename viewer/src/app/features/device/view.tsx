@@ -30,8 +30,8 @@ function DeviceView() {
   const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
     (role) => info.textureBytes[role] ?? 0,
   );
-  // bytes that a separate texture for each layer's queries adds: Attention and Passes create these textures; the next
-  // generation while neither is shown releases them
+  // bytes added if each layer's queries have a separate texture: the Attention and Passes views create these textures;
+  // the next generation that runs while neither view is shown releases them
   const queries = bytesOfQueries(generate, queriesOf(model, generate));
   const now = player.separated ? queries : 0;
   const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);

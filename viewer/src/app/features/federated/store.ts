@@ -33,7 +33,7 @@ class FederatedStore {
     return this.federation.value !== null && !["over", "failed"].includes(this.federation.value.status);
   }
 
-  /** Stores the invitation in this tab, so that a reload rejoins. Without storage, a reload does not rejoin. */
+  /** Stores the invitation in this tab. `joined`: a reload of the tab rejoins, unless the browser has no storage. */
   private remember(joined: boolean): void {
     tabStorage.write(KEY, { link: this.link.value, name: this.name.value, joined } satisfies Remembered);
   }

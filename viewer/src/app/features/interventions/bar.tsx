@@ -17,8 +17,8 @@ const SOME = 8; // number of tokens quoted from each text, from the first differ
 const SOON = 300; // ms to wait before computing the effect of a change, so that the view draws first
 
 /**
- * Computes how the change affects the probability of the original text, when both texts are complete. Only the bar
- * calls this hook, so that the computation runs once.
+ * Computes how the change affects the probability of the original text, when the original and the changed text are
+ * complete. Only the bar calls this hook, so that the computation runs once.
  */
 function useWeighed(whole: readonly Tok[] | null): void {
   const still = bothWritten();
@@ -62,7 +62,6 @@ function Parting() {
   );
 }
 
-/** Lists the active changes. */
 function InterventionBar() {
   const parts = interventions.parts.value;
   if (!parts.length && !interventions.status.value) return null;

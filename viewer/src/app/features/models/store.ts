@@ -12,7 +12,7 @@ class LearningStore {
   readonly shown = signal<{ step: number; steps: number; loss: number | null; status: Status } | null>(null);
 
   /**
-   * Keeps `shown` up to date: for another session at once, for changes of a session at most every `FRAME_MS` ms.
+   * Updates `shown`: at once for another session, and at most every `FRAME_MS` ms for changes of the same session.
    * Returns a function that stops the updates.
    */
   watch(): () => void {

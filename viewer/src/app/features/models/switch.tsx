@@ -12,7 +12,7 @@ import ui from "../../ui/shared.module.css";
 import { learning } from "./store";
 import style from "./style.module.css";
 
-/** Selects a model. If the visitor selects their own model before training one, opens the Train view. */
+/** Selects a model. Opens the Train view if the visitor selects the model in training and there is none yet. */
 async function choose(which: Used): Promise<void> {
   await models.use(which);
   if (which === "mine" && !engine().training.session) route.show("train");

@@ -12,14 +12,14 @@ import { PageError, reason } from "../../../runtime/gl/errors";
 import { megabytes } from "../../../runtime/io/fetch-stream";
 import { models } from "../../stores/model";
 
-const MAX_LIST = 64 << 20; // bytes of player.json
+const MAX_LIST = 64 << 20; // maximum bytes of player.json
 
 class OpenStore {
   /** The names of the shapes (architectures with their sizes) that the page has programs for. */
   readonly shapes = signal<readonly string[]>([]);
   /** The work in progress; "": none. */
   readonly doing = signal("");
-  /** Share of a download that is done; null: not known. */
+  /** Share of a download or a copy that is done; null: not known. */
   readonly share = signal<number | null>(null);
   readonly problem = signal("");
   /** The model that can be loaded. */
@@ -76,7 +76,7 @@ class OpenStore {
     }
   }
 
-  /** Reads the headers of files, and shows the memory that loading them takes. */
+  /** Reads the headers of a model's files, and shows the memory that the model needs. */
   open(files: readonly File[]): Promise<void> {
     if (this.doing.value || !files.length) return Promise.resolve();
     this.found.value = null;

@@ -492,7 +492,7 @@ function Details({ entry, at, pass, us, move }: DetailsProps) {
   );
 }
 
-/** Shows an input of pass `at`: a link to its texture, and a link to the last earlier pass that wrote it, if any. */
+/** Shows an input of pass `at`: a link to the texture, and a link to the last earlier pass that wrote it, if any. */
 function Link({ entry, at, name, move }: { entry: Entry; at: number; name: string; move: (at: number) => void }) {
   const writer = entry.passes.findLastIndex((p, i) => i < at && p.outputs.some(([texture]) => texture === name));
   return (

@@ -106,7 +106,7 @@ function Failures({ report }: { report: Report }) {
   );
 }
 
-/** Lists the number formats, each with the operation whose error is the largest share of its allowed error. */
+/** Lists the number formats, each with the operation whose error is largest in relation to the allowed error. */
 function Formats({ of }: { of: Report["formats"] }) {
   return (
     <div class={ui.panel} data-part="formats">

@@ -100,7 +100,6 @@ function useWidth(of: { current: HTMLElement | null }): Signal<number> {
   return width;
 }
 
-/** Returns the roles of a model's stages. */
 const rolesOf = (names: Names) =>
   names.stages.map((stage) => roleOf(stage, names.activations.get(names.inBlock(0, stage.shows[0]!))?.kind));
 
@@ -236,7 +235,6 @@ function Cells() {
   );
 }
 
-/** Returns the CSS margin of a cell. */
 const marginOf = ([above, below]: readonly [number, number] = [0, 0], gap: number) =>
   `${above}px ${gap}px ${below}px 0`;
 
@@ -329,8 +327,8 @@ function StageNames({ names, roles }: { names: Names; roles: readonly Role[] }) 
 }
 
 /**
- * Shows labels below the columns. With many blocks, only every fifth block has a label. If columns are narrow, a
- * block's label is only its number.
+ * Shows labels below the columns. With many blocks, only every fifth block has a label. In a narrow diagram, a block's
+ * label is only its number.
  */
 function BlockNames({ layout: { columns, labels, unit } }: { layout: Layout }) {
   const narrow = labels === 0;
@@ -445,7 +443,7 @@ function isThere({ column }: Stage): boolean {
   return placement.movable && placement.here < manifest.config.n_layer && column > placement.here;
 }
 
-/** True if an intervention changes the block, the part of the block, or a head whose output this stage shows. */
+/** True if the stage has a part of a block, and an intervention changes this part, its block or one of its heads. */
 function isIntervened({ label, part }: Stage): boolean {
   const { names } = engine().model;
   if (!part) return false;

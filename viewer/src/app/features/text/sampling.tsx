@@ -24,7 +24,6 @@ interface Distribution {
   level: number;
 }
 
-/** Shows the sliders of the sampling settings. */
 export function Sliders() {
   const remote = engine().model.split !== null; // the server of a split model supports no repetition penalty
   return (

@@ -11,7 +11,6 @@ import style from "./style.module.css";
 
 const NUMBERS = ["", "", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
 
-/** Shows the button that generates the continuations. */
 export function SeveralButton() {
   const count = continuations.atOnce.value;
   if (!count) return null;

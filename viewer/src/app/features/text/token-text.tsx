@@ -113,7 +113,7 @@ interface AlternativesProps {
   footer?: ComponentChildren;
 }
 
-/** Shows a popup with the likeliest tokens at a position, below the token there, or above if it fits only above. */
+/** Shows a popup with the likeliest tokens at a position: below the token, or above it if the popup fits only there. */
 export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesProps) {
   const self = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {

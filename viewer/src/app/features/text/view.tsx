@@ -253,7 +253,6 @@ function Prompt() {
   );
 }
 
-/** Shows example prompts. */
 function Examples() {
   const { prompts } = engine().model.manifest;
   if (!prompts.length) return null;

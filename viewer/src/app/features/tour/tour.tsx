@@ -16,8 +16,8 @@ import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
 /**
- * Returns the name of the activation of a block's hidden MLP layer. The machine, the diagram of the Text view, shows
- * this activation in the MLP's stage, the last of the block's stages with a part in `adds`.
+ * Returns the name of the activation of a block's hidden MLP layer: the activation that the last of the block's stages
+ * with a part in `adds` shows.
  */
 function hiddenLayer(block: number): string {
   const { names } = engine().model;

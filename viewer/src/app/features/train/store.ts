@@ -11,7 +11,7 @@ import { TrainParams } from "./params";
 import { TextStore, type Busy } from "./text-store";
 
 const FRAME_MS = 100; // ms between two updates of the metrics: rendering the page slows a software driver down
-const RATE = "glgpt training rate"; // prefix of its key in the browser's storage, followed by the device's name
+const RATE = "glgpt training rate"; // prefix of the storage key of `deviceRate`; the GPU's name follows
 
 class TrainStore extends TextStore {
   readonly session = signal<Session | null>(null);
@@ -164,7 +164,6 @@ class TrainStore extends TextStore {
 
   readonly pause = () => this.attempt(() => engine().training.current().pause());
 
-  /** Takes a single training step. */
   readonly step = () =>
     this.attempt(async (busy) => {
       this.watch();
@@ -219,7 +218,7 @@ class TrainStore extends TextStore {
       if (files.some((f) => /\.(zip|safetensors)$/i.test(f.name))) {
         await this.open(); // the tab may have just been opened
         busy("Loading the model");
-        await this.cleaned; // the text to train on may still be cleaned up
+        await this.cleaned; // until then, `text` is the previous text
         await training.load(await chosenFiles(files), this.text.value);
         return;
       }

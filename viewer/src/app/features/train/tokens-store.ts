@@ -15,7 +15,7 @@ export class Measurement {
     return value?.of === bpe ? value.cut : null;
   }
 
-  /** Measures a vocabulary. A later call replaces one that still runs. */
+  /** Measures a vocabulary. If a later call begins before this one ends, the result of this one is discarded. */
   async measure(text: string, bpe: Bpe): Promise<void> {
     this.asked = bpe;
     const cut = await cutOf(text, bpe).catch(() => null); // the same error was shown when the vocabulary was trained

@@ -43,7 +43,7 @@ function TrainView() {
       </section>
     );
   const { of: Shown } = STAGES[train.stage.value];
-  const invited = Boolean(federated.invited.value || federated.federation.value); // shows "Together" first
+  const invited = Boolean(federated.invited.value || federated.federation.value); // true: "Together" comes first
   return (
     <section class={style.train} data-view="train" aria-label="Train">
       {invited && <Together />}

@@ -84,7 +84,6 @@ function Write() {
   );
 }
 
-/** Shows a button that opens the trained model on all other tabs. */
 function LookInside() {
   const look = async () => {
     await models.use("mine");
