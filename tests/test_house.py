@@ -67,7 +67,7 @@ def test_a_package_has_at_most_twelve_modules_and_a_docstring() -> None:
         assert ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))), package.name
 
 
-# Words that only the module of a model family may use, and the files with names that all families share.
+# FAMILY: names that only the modules of model families may use. SHARED: files with names that all families share.
 SHARED = {"models/activations.py", "models/names.py", "models/spec.py"}
 FAMILY = re.compile(
     r"c_attn|c_proj|c_fc|\bwte\b|\bwpe\b|\blm_head|\btransformer\.|[qkv]_proj|embed_tokens|\bh\.\d|\bh\.\{|"
@@ -78,7 +78,7 @@ TRANSLATED = {"gguf/architectures.py"}  # a table of names in files of another f
 
 
 def test_no_code_outside_a_family_knows_it() -> None:
-    """Fails for a name, shape or suffix of GPT-2 or Llama outside its module: a new family would have to change it."""
+    """Fails if other code uses a name that `FAMILY` matches, so that a new family would have to change that code."""
     found = [hit for path in sorted((ROOT / "glgpt").rglob("*.py")) for hit in family_names(path)]
     assert not found, "\n".join(found)
 
@@ -96,7 +96,7 @@ def test_every_module_of_a_family_is_in_the_table() -> None:
 
 
 def family_names(path: Path) -> list[str]:
-    """Returns the names and strings of a file, except docstrings, that `FAMILY` matches."""
+    """Returns the line and text of each used name and each string, except docstrings, that `FAMILY` matches."""
     name = path.relative_to(ROOT / "glgpt").as_posix()
     if name.startswith("models/families/") or name in SHARED | TRANSLATED | FOR_PEOPLE:
         return []
@@ -104,7 +104,7 @@ def family_names(path: Path) -> list[str]:
     if not FAMILY.search(source):  # most files, whose trees need not be walked
         return []
     tree, found = ast.parse(source), []
-    kinds = ast.Module, ast.ClassDef, ast.FunctionDef
+    kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
     docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, kinds) and ast.get_docstring(n) is not None}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
@@ -119,7 +119,7 @@ def family_names(path: Path) -> list[str]:
 
 
 def test_no_script_of_the_page_knows_a_family() -> None:
-    """Checks that names, their meaning and their block come from the manifest only."""
+    """Checks that no script names a weight or an activation: the manifest gives their names to the page."""
     found = []
     for path in sorted((ROOT / "viewer/src").rglob("*.ts*")):
         code = re.sub(r"/\*.*?\*/|(?<!:)//[^\n]*", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -128,6 +128,6 @@ def test_no_script_of_the_page_knows_a_family() -> None:
 
 
 def test_every_fault_of_make_mutants_can_be_made() -> None:
-    """Checks that each mutant's text is still in the code; otherwise `make mutants` would test less than it claims."""
+    """Checks that each mutant's text is in its file exactly once; otherwise `make mutants` reports it and fails."""
     assert len(mutants()) >= 40
     assert [f"{mutant.name}: {mutant.stale}" for mutant in mutants() if mutant.stale] == []

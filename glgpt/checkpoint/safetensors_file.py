@@ -18,7 +18,7 @@ from glgpt.checkpoint.torch_file import MAX_DIMENSIONS, Stored
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_input, parsed_json, written_whole
 
-CHECKSUMS = "glgpt.sha256"  # key in the metadata of a training run's files: each tensor's SHA-256, as JSON
+CHECKSUMS = "glgpt.sha256"  # key of the metadata that holds each tensor's SHA-256, as JSON
 MAX_HEADER_BYTES = 16 << 20  # a model of 1000 layers has a header of two million bytes
 
 

@@ -1,4 +1,8 @@
-"""Counts the characters, lines and scripts of a text. `viewer/src/training/cleaning.ts` does the same."""
+"""Counts the characters, lines and scripts of a text.
+
+`viewer/src/training/cleaning.ts` does the same, but takes scripts from Unicode's property `Script`, so that a few
+letters, such as fullwidth ones, count for other scripts.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.system.outputs import kind_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
-MAX_JSON_BYTES = 32 << 20  # maximum size of a JSON file: a tokenizer.json with a million tokens fits
+MAX_JSON_BYTES = 32 << 20  # maximum size of a JSON file: a tokenizer.json with 256,000 tokens fits
 MAX_JSON_VALUES = 1 << 22  # maximum values in a JSON file: a parsed list may take twenty times the memory of its text
 MAX_DIGITS = 40  # maximum digits of an integer in JSON: a longer integer is not a size, a step or an id
 _LFS = b"version https://git-lfs"
@@ -39,7 +39,10 @@ def data_path(name: str) -> Path:
 
 
 def cache_path() -> Path:
-    """Returns the cache folder, `glgpt` in $XDG_CACHE_HOME or ~/.cache. Deleted cache files are made again."""
+    """Returns the cache folder, `glgpt` in $XDG_CACHE_HOME or ~/.cache.
+
+    Deleted files are created again, except the resume keys and moments of federated clients.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glgpt"
 
 
@@ -83,7 +86,7 @@ def open_input(path: Path) -> IO[bytes]:
     except ValueError as error:
         if isinstance(error, GlgptError):
             raise
-        raise FileError(f"{name} is not a valid file name") from None  # the name holds a zero byte
+        raise FileError(f"{name} is not a valid file name") from None  # a zero byte, or not Unicode text
     if start == _LFS:
         file.close()
         raise FileError(f"{name} is a Git LFS pointer, not the file itself; run git lfs pull in its repository")
@@ -94,7 +97,7 @@ def read_bytes(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
     """Reads a whole file. Raises FileError as `open_input` does, and for a file of more than `most` bytes."""
     with open_input(path) as file:
         try:
-            size = os.fstat(file.fileno()).st_size  # `read(n)` allocates n bytes at once
+            size = os.fstat(file.fileno()).st_size  # `read(n)` allocates n bytes, so n is not simply `most`
             data = file.read(min(size, most) + 1)
         except OSError as error:
             raise FileError(f"{quoted(path, 300)} cannot be read: {error.strerror}") from None
@@ -127,7 +130,7 @@ def holds_manifest(folder: Path, fields: set[str], name: str = "manifest.json") 
 def parsed_json(text: str, name: str) -> dict[str, Any]:
     """Parses the text of the file `name` and returns its JSON object.
 
-    Raises FileError if the text is not a JSON object or has more than MAX_JSON_VALUES values.
+    Raises FileError if the text is not a JSON object, or has more than MAX_JSON_VALUES commas and opening brackets.
     """
     if text.count(",") + text.count("[") + text.count("{") > MAX_JSON_VALUES:
         raise FileError(f"{name} holds more than the limit of {MAX_JSON_VALUES:,} values")
@@ -175,7 +178,7 @@ def write_cache(path: Path, value: dict[str, Any]) -> None:
 
 
 def check_utf8(text: str, why: str) -> None:
-    """Raises FileError for a text, such as a file name, that is not valid UTF-8; `why` is the consequence, in words."""
+    """Raises FileError for a text, such as a file name, that UTF-8 cannot encode. `why` completes the message."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -187,8 +190,8 @@ def check_utf8(text: str, why: str) -> None:
 def written_whole(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
     """Yields a binary file to write, which appears at `path` only when the block completes.
 
-    A `private` file is never readable by other users. Raises FileError if something other than a file is at `path`,
-    and an OSError that names the file if the disk is full or the folder is not writable.
+    A `private` file is never readable by other users. Raises FileError if something other than a file or a link is at
+    `path`, and an OSError that names the file if the disk is full or the folder is not writable.
     """
     with named_errors(path):
         _check_replaceable(path)
@@ -224,8 +227,8 @@ def named_errors(path: Path) -> Iterator[None]:
 def staged_folder(path: Path) -> Iterator[Path]:
     """Yields a folder to fill. Its files appear in `path` when the block completes; if the block fails, none appear.
 
-    If `path` exists (see `outputs.output_folder`), its files of the same names are replaced and its other files stay;
-    `manifest.json` is replaced last. Missing parent folders are made.
+    If `path` exists (`outputs.output_folder` checks that it may be written), its files of the same names are replaced
+    and its other files stay; `manifest.json` is replaced last. Missing parent folders are made.
     """
     made = [folder for folder in path.parents if not folder.exists()]
     with named_errors(path):

@@ -1,4 +1,4 @@
-"""Tests when rounds end, which updates count, and that rounds survive a killed gateway."""
+"""Tests rounds: when they end, which updates count, who may join, and that they survive a killed gateway."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled)
 
 
 def test_gateways_share_nothing_but_the_session(tmp_path, clock):
-    """Fails if devices of two gateways share a number, and so a shard, or a gateway's link admits to the other."""
+    """Fails if devices of two gateways share a number, and so a shard, or accept each other's invitations."""
     first = Host(make_files(tmp_path / "run", gateways=2, quorum=3), clock)
     second = Host(Files(tmp_path / "run", 1), clock)
     numbers = [member.number for host in (first, second, first, second) for member in [host.join().member]]
@@ -416,7 +416,7 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
 
 
 def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock):
-    """Fails if a gateway that cannot reach its share of the quorum blocks the round, or another refuses more."""
+    """Fails if a gateway that cannot reach its share of the quorum blocks the round, or the other accepts no more."""
     few = Host(make_files(tmp_path / "run", gateways=2, quorum=4), clock)
     many = Host(Files(tmp_path / "run", 1), clock)
     alone, devices = few.join().member, [many.join().member for _ in range(3)]
@@ -426,7 +426,7 @@ def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock)
     for member in devices[:2]:
         many.send(member)
     clock.now += 5
-    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # few: no device left; many: share met
+    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # few: all have answered; many: share met
     for host in (few, many):
         host.rounds.settle()
         assert host.begin(attempt=1)

@@ -3,11 +3,11 @@
     python tests/goldens/make.py           writes the goldens again
     python tests/goldens/make.py --check   compares this folder's goldens with goldens made in a temporary folder
 
-Needs torch and transformers; the tests that read the goldens need neither. Each folder holds `config.json`, weights in
-one of the layouts of published checkpoints, and `reference.npz`: `tokens` [T], `logits` [T, vocab], `greedy` (prompt
-and up to 16 greedy ids), and every activation under its dotted name. Transformers' modules compute the results in
-float64 with eager attention, rounded to float32. `checksums.json` has the SHA-256 of each tensor's values as
-row-major little-endian float32. `training` is the golden of a training run (`make_training.py`).
+Needs torch and transformers, which `make test` does not need. `training` is the golden of a training run
+(`make_training.py`). Each other folder holds `config.json`, weights in one of the layouts of published checkpoints, and
+`reference.npz`: `tokens` [T], `logits` [T, vocab], `greedy` (prompt and up to 16 greedy ids), and every activation
+under its dotted name. Transformers computes these in float64 (norms of Llama: float32) with eager attention; they are
+stored in float32. `checksums.json` has the SHA-256 of each tensor's values as row-major little-endian float32.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 HERE = Path(__file__).resolve().parent
 NEAR = 1e-6  # tolerance: more than the rounding of float64 to float32
 LLAMA_NEAR = 1e-5  # transformers computes Llama's norms in float32, whose sums depend on the processor (by up to 2e-6)
-SEED = 3  # seed of the first case, plus 1 for each later case; chosen so that no greedy choice is a near tie
+SEED = 3  # seed of the first case; each later one is greater by 1. No greedy choice may be a near tie
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
-# name: (config, length of the prompt, stored dtype, layout, prefix)
+# name: (config, number of `tokens`, stored dtype, layout, True if names begin with `transformer.`)
 CASES: dict[str, tuple[dict[str, Any], int, str, str, bool]] = {
     "vocab3-untied": (
         {"vocab_size": 3, "n_positions": 10, "n_embd": 12, "n_layer": 2, "n_head": 3, "tie_word_embeddings": False},
@@ -106,7 +106,7 @@ def make(name: str, folder: Path, seed: int) -> dict[str, str]:
     config = GPT2Config(**fields)
     config._attn_implementation = "eager"
     model = GPT2LMHeadModel(config).double().eval()
-    rng = np.random.default_rng(seed)  # numpy's streams are stable across versions; torch's may not be
+    rng = np.random.default_rng(seed)
     stored: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         for full, parameter in sorted(model.named_parameters()):
@@ -148,7 +148,7 @@ def save(folder: Path, tensors: dict[str, torch.Tensor], layout: str) -> None:
 
 
 def save_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Writes one safetensors file that all users can read; the library makes it readable only by its owner."""
+    """Writes one safetensors file and makes it readable for all users; the library creates it with mode 0600."""
     save_file(tensors, path, {"format": "pt"})
     path.chmod(0o644)
 
@@ -215,7 +215,7 @@ def reference(model: GPT2LMHeadModel, tokens: np.ndarray) -> dict[str, np.ndarra
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Fails unless two float64 tensors agree to 1e-12 of their size."""
+    """Fails unless the values of two float64 tensors differ by at most 1e-12 (1 + |b|)."""
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -229,7 +229,7 @@ def make_all(folder: Path) -> None:
 
 
 def differences(made: Path, kept: Path) -> list[str]:
-    """Returns the files that differ: weights in any bit, references by more than the tolerance."""
+    """Returns the files that `kept` lacks, or whose weights differ, or whose references differ beyond the tolerance."""
     found = []
     for file in sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file()):
         if not (kept / file).exists():

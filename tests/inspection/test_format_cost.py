@@ -1,4 +1,4 @@
-"""Tests that the cost of a format is measured once and reported, and that measuring never stops a command."""
+"""Tests that the cost of a format, its loss of accuracy, is measured once, and that measuring never stops a command."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_large_model_is_compared_on_request(
 def test_f32_that_does_not_fit_is_reported(
     outliers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fails if a comparison makes the machine swap or ends the process."""
+    """Fails if a model is loaded for a comparison although its f32 weights exceed the free memory."""
     monkeypatch.setattr(format_cost, "available_memory", lambda: 1000)
     loads_no_model(monkeypatch)
     assert generate(outliers, "q4") == 0
@@ -177,8 +177,6 @@ class Letters:
         if unknown := set(text) - set(self.known):
             raise GlgptError(f"no token for {unknown}")
         return [self.known.index(c) for c in text]
-
-    prompt = encode
 
     prompt = encode
 

@@ -158,8 +158,8 @@ export interface Constrained {
 }
 
 /**
- * Returns the constraint of a request or of its forced call; null: none. `key` is the field that holds the arguments of
- * a call. Throws CompletionError if there are several constraints, or if a schema is missing.
+ * Returns the constraint of a request or of its forced call; null: none. `key` is the name under which the
+ * model writes a call's arguments. Throws CompletionError if there are several constraints, or if a schema is missing.
  */
 export function constraintOf(request: ChatCompletionRequest, tools: Tools | null, key: string): Constrained | null {
   const own = givenConstraint(request);
@@ -217,18 +217,10 @@ export function sampling(
 export function plainMessages(messages: ChatCompletionRequest["messages"]): ChatMessage[] {
   const texts = Array.isArray(messages)
     ? (messages as readonly ChatCompletionMessage[]).map((message, i) => {
-        const { content, tool_calls: calls } = Object(message) as Partial<ChatCompletionMessage>;
+        const { content: given, tool_calls: calls } = Object(message) as Partial<ChatCompletionMessage>;
+        const content = Array.isArray(given) ? joined(given, i) : given;
         if (calls?.length) return { ...message, content: content ?? "", tool_calls: withValues(calls, i) };
-        if (!Array.isArray(content)) return message;
-        const parts = content as readonly { type: string; text: string }[];
-        const other = parts.find(({ type }) => type !== "text");
-        if (other) {
-          throw new CompletionError(
-            `messages[${i}] has a part of type ${other.type}; this model reads text.`,
-            "messages",
-          );
-        }
-        return { ...message, content: parts.map(({ text }) => text).join("") };
+        return content === given ? message : { ...message, content };
       })
     : messages;
   try {
@@ -238,11 +230,23 @@ export function plainMessages(messages: ChatCompletionRequest["messages"]): Chat
   }
 }
 
+/** Returns the text of a content's parts. Throws CompletionError for a part that is not a text. */
+function joined(parts: readonly unknown[], i: number): string {
+  const texts = parts.map((part) => {
+    const { type, text } = Object(part) as { type?: unknown; text?: unknown };
+    if (type === "text" && typeof text === "string") return text;
+    const why = type === "text" ? "a text part without text" : `a part of type ${String(type)}; this model reads text`;
+    throw new CompletionError(`messages[${i}] has ${why}.`, "messages");
+  });
+  return texts.join("");
+}
+
 /**
  * Returns copies of calls with their arguments as values instead of JSON text, as templates expect. Throws
- * CompletionError if the arguments of a call are not a JSON object.
+ * CompletionError if a call has no function name, or its arguments are not a JSON object.
  */
 function withValues(calls: readonly object[], i: number): object[] {
+  if (!Array.isArray(calls)) throw new CompletionError(`messages[${i}]: tool_calls must be a list.`, "messages");
   return calls.map((call) => {
     const { function: own } = Object(call) as Partial<ToolCall>;
     let values: unknown = own?.arguments;

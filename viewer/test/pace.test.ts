@@ -22,7 +22,7 @@ class Drawing {
 
   readonly passed = async (): Promise<void> => {
     const at = this.free;
-    await Promise.resolve(); // lets callers issue their passes first
+    // time passes only after callers have issued their passes
     await new Promise<void>((resolve) => setTimeout(resolve, 0));
     this.now = Math.max(this.now, at);
   };
@@ -39,7 +39,7 @@ async function steps(ms: readonly number[], flops: readonly number[], count: num
   return drawing;
 }
 
-test.each([0.02, 1, 7])("passes of %s ms: all are drawn once, in order, and no frame waits for 50 ms", async (each) => {
+test.each([0.02, 1, 7])("passes of %s ms: all are drawn once, in order, and finally no frame waits 50 ms", async (each) => {
   const ms = Array.from({ length: 200 }, (_, i) => each * (i % 3 ? 0.2 : 2));
   const { slices, waits } = await steps(ms, ms, 6);
   let at = 0;
@@ -52,7 +52,7 @@ test.each([0.02, 1, 7])("passes of %s ms: all are drawn once, in order, and no f
   expect(Math.max(...waits.slice(waits.length / 2))).toBeLessThan(50);
 });
 
-test("short steps are not split, and several run at once", async () => {
+test("once times are known, short steps are not split, and several are issued ahead", async () => {
   const ms = new Array<number>(100).fill(0.05);
   const { slices, waits } = await steps(ms, ms, 20);
   expect(slices.slice(-5)).toEqual(new Array(5).fill([0, 100]));
@@ -87,7 +87,7 @@ test("short entries that share a promise are one slice of at most 12 ms", async 
   expect(fences).toBeGreaterThanOrEqual(8);
 });
 
-test("a lost context rejects the play, and the next play works again", async () => {
+test("a lost context rejects a play that waits, and the next play works again", async () => {
   const drawing = new Drawing([10, 10, 10, 10, 10, 10]);
   let lost = true;
   const passed = () =>
