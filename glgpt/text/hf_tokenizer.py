@@ -62,6 +62,10 @@ class HFTokenizer(Tokenizer):
         """Encodes `text`; each special token in it becomes a single id."""
         return self.checked(self._engine_ids(text))
 
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Encodes `text`; special tokens become plain text, except those of `plain`."""
+        return self.checked(self._ordinary_ids(text))
+
 
 @contextlib.contextmanager
 def _refused(kind: type[GlgptError], what: str) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,20 +67,20 @@ class Tokenizer:
         self.ranks, self.split = ranks, split
         self.spelled: tuple[Mapping[str, int], Sequence[tuple[str, str]]] | None = None  # a file's vocab and merges
         self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` adds around a text
-        self.plain = frozenset[
-            str
-        ]()  # texts in `special` that are ordinary words, such as runs of blanks: any text may contain them
+        # Texts in `special` that are ordinary words, such as runs of blanks: any text may contain them.
+        self.plain = frozenset[str]()
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self._ordinary = tokens, ordinary
         self.special = dict(sorted(special.items(), key=lambda token: token[1]))  # the same order in each run
-        longest_first = sorted(special, key=len, reverse=True)
-        self._is_special = re.compile("|".join(map(re.escape, longest_first))) if special else None
+        self._is_special = _any_of(special)
 
     def document(self) -> dict[str, Any]:
         """Returns a tokenizer.json for the page."""
         assert self.split
         vocab, merges = self.spelled or spelled_of([token for token, _ in self.ranks])
-        added = [{"content": text, "id": token, "special": True} for text, token in self.special.items()]
+        added = [
+            {"content": text, "id": token, "special": text not in self.plain} for text, token in self.special.items()
+        ]
         model = {"type": "BPE", "vocab": dict(vocab), "merges": [f"{left} {right}" for left, right in merges]}
         split = self.split.pre_tokenizer(self.prefix_space)
         return {
@@ -92,17 +92,21 @@ class Tokenizer:
 
         Raises GlgptError if the vocabulary lacks a byte of the text, or if an id is beyond the model's vocabulary.
         """
+        return self._around(self._is_special, text)
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Encodes `text`, treating special tokens not in `plain` as plain text. Raises GlgptError as `encode` does."""
+        return self._around(_any_of(self.plain), text)
+
+    def _around(self, single: re.Pattern[str] | None, text: str) -> list[int]:
+        """Encodes `text`; each special token in it that `single` matches becomes a single id."""
         ids: list[int] = []
         start = 0
-        for match in self._is_special.finditer(text) if self._is_special else ():
+        for match in single.finditer(text) if single else ():
             ids += self._ordinary(text[start : match.start()])
             ids.append(self.special[match[0]])
             start = match.end()
         return self.checked(ids + self._ordinary(text[start:]))
-
-    def encode_ordinary(self, text: str) -> list[int]:
-        """Encodes `text`, treating special tokens as plain text. Raises GlgptError as `encode` does."""
-        return self.checked(self._ordinary(text))
 
     def prompt(self, text: str) -> list[int]:
         """Encodes a prompt: `text` with the special tokens that the tokenizer adds around a text.
@@ -146,6 +150,11 @@ class Tokenizer:
         return text if len(text) <= _LABEL_WIDTH else text[: _LABEL_WIDTH - 1] + "…"
 
 
+def _any_of(texts: Collection[str]) -> re.Pattern[str] | None:
+    """Returns a pattern that finds the longest of `texts` at a position; None if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
+
+
 class StreamDecoder:
     """Decodes ids one at a time; a character is returned with its last byte."""
 
@@ -177,6 +186,7 @@ class Files(NamedTuple):
     split: Split = GPT2
     around: tuple[Sequence[int], Sequence[int]] = ((), ())  # ids before and after a prompt
     plain: frozenset[str] = frozenset()  # added tokens that are not special
+    ordered: bool = False  # True if `stray_merge` has found nothing
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
@@ -271,7 +281,8 @@ def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
     """Converts a tokenizer.json for tiktoken; returns None if tiktoken cannot run the tokenizer.
 
     Tiktoken runs a byte-level BPE without a normalizer. Its split, the rule that divides a text into words, must be in
-    `gguf.splits`, and its added tokens must have no options for the text around them.
+    `gguf.splits`, its added tokens must have no options for the text around them, and its merges must pass
+    `stray_merge`. Llama 3's files have several merges for most tokens.
     """
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:
@@ -281,8 +292,14 @@ def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
     ):
         return None
     vocab, added = dict(document.vocab), dict(document.added)
+    if whole.model.ignore_merges and vocab.keys() - added.keys() - set(named.values()) - LETTER_BYTE.keys() != {
+        left + right for left, right in document.merges
+    }:
+        return None  # a word that no merge makes is a single token, too
+    if stray_merge(dict.fromkeys((letter_bytes(left), letter_bytes(right)) for left, right in document.merges)):
+        return None
     source, plain = document.path, document.plain - set(named.values())
-    return Files(vocab, document.merges, added, found[1], named, source, found[0], document.around, plain)
+    return Files(vocab, document.merges, added, found[1], named, source, found[0], document.around, plain, ordered=True)
 
 
 def _optional_json(folder: Path, name: str) -> dict[str, Any]:
@@ -350,7 +367,7 @@ def _build(files: Files, vocab_size: int | None) -> Tokenizer:
         if merges.setdefault((spelled[left], spelled[right]), rank) != rank:
             raise FileError(f"{source}: the merge {written(left)} {written(right)} appears twice")
         ids.append(whole)
-    if stray := stray_merge(merges):
+    if not files.ordered and (stray := stray_merge(merges)):
         pair = " ".join(written(half.decode("utf-8", errors="backslashreplace")) for half in stray)
         raise FileError(f"{source}: the merge {pair} is out of order; BPE training cannot produce this list")
     # tiktoken takes ranks instead of ids: first the bytes by value, then the joined bytes of the merges in order.

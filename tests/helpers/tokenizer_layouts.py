@@ -93,8 +93,16 @@ def _smollm() -> Document:
     return _whole(_model(vocab, merges), added, pre_tokenizer=steps, decoder=_BYTE_LEVEL)
 
 
-def _llama3() -> Document:
+def _every_pair(vocab: dict[str, int], merges: list[Any]) -> list[Any]:
+    """Returns all pairs of tokens that make the tokens of `merges`, as in files converted from tiktoken's."""
+    wholes = dict.fromkeys("".join(pair) for pair in merges)
+    splits = [(whole[:i], whole[i:]) for whole in wholes for i in range(1, len(whole))]
+    return [[left, right] for left, right in splits if left in vocab and right in vocab]
+
+
+def _llama3(every: bool = True) -> Document:
     vocab, merges = _by_bytes([], pairs=True)
+    merges = _every_pair(vocab, merges) if every else merges
     special = ["<|begin_of_text|>", "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]
     added = [_added(name, len(vocab) + i) for i, name in enumerate(special)]
     steps = _sequence(_split(LLAMA3.pattern), _BYTE_LEVEL | {"use_regex": False})
@@ -177,6 +185,7 @@ LAYOUTS: dict[str, Any] = {
     "neox": _neox,
     "smollm": _smollm,
     "llama3": _llama3,  # SmolLM3 too
+    "llama3-trained": lambda: _llama3(every=False),  # another BPE with Llama 3's split
     "qwen2": _qwen2,
     "nemo": _nemo,
     "tinyllama": lambda: _spm(normalizer=_PREPEND),  # Llama 1 and 2, Mistral 7B too
@@ -207,6 +216,7 @@ def trained(name: str, corpus: list[str], size: int = 3000) -> Document:
     names = list(dict.fromkeys([*names, *("".join(merge) for merge in merges)]))
     document["model"]["vocab"] = vocab = {token: i for i, token in enumerate(names)}
     pairs = isinstance(document["model"]["merges"][0], list)
+    merges = _every_pair(vocab, merges) if name == "llama3" else merges
     document["model"]["merges"] = merges if pairs else [" ".join(merge) for merge in merges]
     following = itertools.count(len(vocab))
     for token in document["added_tokens"]:
