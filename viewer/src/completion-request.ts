@@ -230,6 +230,8 @@ export function plainMessages(messages: ChatCompletionRequest["messages"]): Chat
   }
 }
 
+const isList = (given: unknown): boolean => Array.isArray(given);
+
 /** Returns the text of a content's parts. Throws CompletionError for a part that is not a text. */
 function joined(parts: readonly unknown[], i: number): string {
   const texts = parts.map((part) => {
@@ -246,7 +248,7 @@ function joined(parts: readonly unknown[], i: number): string {
  * CompletionError if a call has no function name, or its arguments are not a JSON object.
  */
 function withValues(calls: readonly object[], i: number): object[] {
-  if (!Array.isArray(calls)) throw new CompletionError(`messages[${i}]: tool_calls must be a list.`, "messages");
+  if (!isList(calls)) throw new CompletionError(`messages[${i}]: tool_calls must be a list.`, "messages");
   return calls.map((call) => {
     const { function: own } = Object(call) as Partial<ToolCall>;
     let values: unknown = own?.arguments;
