@@ -32,6 +32,7 @@ class Architecture:
     fused: tuple[str, ...] = ()
     transposed: tuple[str, ...] = ()  # tensors that are [in, out] in the checkpoint and [out, in] in the file
     also: tuple[str, ...] = ()  # other model types that are written to GGUF as this one, if no setting is lost
+    share: str = ""  # field of `config.json` for the rotated share of a head, if the family's default is not 1
     norm_shift: float = 0.0  # a norm's gain in the file minus the checkpoint's; Gemma's checkpoints store gain - 1
 
     def names(self, layers: int) -> dict[str, str]:
@@ -188,6 +189,7 @@ _ALL = (
         head="embed_out",
         constants={"hidden_act": "gelu"},
         fused=("attn_qkv",),
+        share="rotary_pct",
     ),
     _decoder(
         "phi3",

@@ -147,26 +147,31 @@ def _number(file: GgufFile, key: str) -> Any:
 def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of config.json for rotary positions: the scaling, and the share of a head that is rotated.
 
-    Leaves out the scaling if there is none, and the share if the whole head is rotated.
+    Leaves out the scaling if there is none, and the share if the whole head is rotated, unless the family's default is
+    another share.
     """
     found: dict[str, Any] = {}
     prefix = f"{about.name}.rope."
     width = config.get("head_dim") or _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
     rotated = _number(file, f"{prefix}dimension_count")
-    if width and isinstance(rotated, int) and rotated != width:
-        found["rotary_pct" if about.model_type == "gpt_neox" else "partial_rotary_factor"] = rotated / width
-    kind = file.string(f"{prefix}scaling.type", "none")
+    share = rotated / width if width and isinstance(rotated, int) else 1.0
+    if about.share:
+        found[about.share] = share
+    elif share != 1:
+        found["partial_rotary_factor"] = share
+    kind, factor = file.string(f"{prefix}scaling.type", ""), _number(file, f"{prefix}scaling.factor")
+    if not factor:
+        factor = _number(file, f"{prefix}scale_linear")  # in older files
+    if not kind and factor not in (None, 0, 1):
+        kind = "linear"
     if any(name.startswith(FACTORS) for name in file.tensors):
         return found | _longrope(file, prefix)
     if FREQUENCIES in file.tensors:
         found["rope_scaling"] = _llama3(file, config)
-    elif kind != "none":
-        scaling: dict[str, Any] = {"rope_type": kind}
-        names = {"factor": "factor", "original_context_length": "original_max_position_embeddings"}
-        for key, name in names.items():
-            if (value := _number(file, f"{prefix}scaling.{key}")) is not None:
-                scaling[name] = value
-        found["rope_scaling"] = scaling
+    elif kind not in ("", "none"):
+        original = _number(file, f"{prefix}scaling.original_context_length")
+        scaling = {"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
+        found["rope_scaling"] = {name: value for name, value in scaling.items() if value is not None}
     return found
 
 

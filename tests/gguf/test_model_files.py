@@ -18,6 +18,7 @@ from glgpt.gguf.block_types import F32
 from glgpt.gguf.model_config import llama3_divisors, model_config
 from glgpt.gguf.model_files import file_name, has_file, read_model_bytes, read_model_json, read_model_text
 from glgpt.gguf.reader import GgufFile, open_gguf
+from glgpt.gguf.tensor import GgufTensor
 from glgpt.gguf.tokenizer_files import PRE_TOKENIZERS, tokenizer_files
 from glgpt.gguf.writer import Tensor, write_gguf
 from glgpt.text.tokenizer import load_tokenizer
@@ -44,6 +45,20 @@ def test_a_llama_has_the_config_of_its_folder(tmp_path: Path) -> None:
     assert models.from_dict(config).parameter_count == sum(np.prod(t.shape) for t in llama_tensors())
 
 
+@pytest.mark.parametrize(("rotated", "share"), [(4, 0.25), (16, 1.0), (None, 1.0)])
+def test_the_rotated_share_of_a_neox_is_that_of_the_file(rotated: int | None, share: float) -> None:
+    """Fails if a missing or whole share becomes the default of GPT-NeoX, a quarter."""
+    numbers: dict[str, Any] = {
+        "context_length": 64, "embedding_length": 64, "block_count": 1, "feed_forward_length": 128,
+        "attention.head_count": 4, "attention.layer_norm_epsilon": 1e-5, "use_parallel_residual": True,
+    }  # fmt: skip
+    metadata = {f"gptneox.{key}": value for key, value in (numbers | {"rope.dimension_count": rotated}).items()}
+    given = {key: value for key, value in metadata.items() if value is not None}
+    tensors = {"token_embd.weight": GgufTensor(Path("a"), F32, (100, 64), 0)}
+    file = GgufFile(Path("a"), {"general.architecture": "gptneox", **given}, tensors)
+    assert model_config(file)["rotary_pct"] == share
+
+
 def test_numbers_of_a_list_must_agree(tmp_path: Path) -> None:
     key = "llama.feed_forward_length"
     assert model_config(opened(tmp_path, LLAMA | {key: np.array([96, 96])}))["intermediate_size"] == 96
@@ -57,6 +72,10 @@ def test_rotary_scaling_is_read(tmp_path: Path) -> None:
     }  # fmt: skip
     config = model_config(opened(tmp_path, scaled))
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+    for key in ("scaling.factor", "scale_linear"):  # in older files, which have no type
+        older = model_config(opened(tmp_path, LLAMA | {f"llama.rope.{key}": 2.0}))
+        assert older["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+    assert "rope_scaling" not in model_config(opened(tmp_path, LLAMA | {"llama.rope.scaling.factor": 1.0}))
     assert config["partial_rotary_factor"] == 0.5
     llama3 = {
         "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
