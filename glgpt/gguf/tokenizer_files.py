@@ -38,6 +38,7 @@ PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "qwen2": [isolated(QWEN2), PLAIN_BYTES],
     "default": [*map(isolated, DEFAULT), PLAIN_BYTES],
 }
+NORMALIZERS = {"qwen2": {"type": "NFC"}}  # by the name of the pre-tokenizer
 # Pre-tokenizers of tokenizers that encode a word as one token if the vocabulary has it, without merges, and that begin
 # a text with BOS by default
 WHOLE_WORDS = ("llama-bpe", "llama3")
@@ -157,8 +158,7 @@ def _byte_level(file: GgufFile, vocab: dict[str, int]) -> dict[str, Any]:
     steps = PRE_TOKENIZERS[pre]
     whole = {"type": "Sequence", "pretokenizers": steps} if len(steps) > 1 else steps[0]
     model = {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": pre in WHOLE_WORDS}
-    normalizer = {"type": "NFC"} if pre == "qwen2" else None
-    return {"normalizer": normalizer, "pre_tokenizer": whole, "decoder": BYTE_LEVEL, "model": model}
+    return {"normalizer": NORMALIZERS.get(pre), "pre_tokenizer": whole, "decoder": BYTE_LEVEL, "model": model}
 
 
 def _sentencepiece(file: GgufFile, tokens: list[str], vocab: dict[str, int]) -> dict[str, Any]:

@@ -15,14 +15,17 @@ from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.gguf.model_files import has_file
 from glgpt.gguf.reader import GgufFile, is_gguf, open_gguf
 from glgpt.gguf.tokenizer_files import (
+    BLANK,
     BYTE,
     CONTROL,
     NORMAL,
+    NORMALIZERS,
     PRE_TOKENIZERS,
     PREFIX,
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
+    WHOLE_WORDS,
     tokenizer_files,
 )
 from glgpt.system.files import read_json
@@ -31,6 +34,7 @@ from glgpt.text.tokenizer_training import copy_model_tokenizer
 from glgpt.text.untrusted.chat import template_source
 from glgpt.text.untrusted.tokenizer_document import Document, checked_document, steps
 
+_MARKS_BLANKS = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
@@ -101,13 +105,31 @@ def _of_document(document: Document) -> _Parts:
     special = {token.content for token in whole.added_tokens if token.special}
     common = (document.vocab, document.merges, document.added, special, document.around)
     if whole.model.byte_fallback:
-        kinds = {step.type for step in (*steps(whole.normalizer), *steps(whole.pre_tokenizer))}
-        return _Parts("llama", "default", *common, bool(kinds & {"Prepend", "Metaspace"}))
-    used = _comparable(document.dump("pre_tokenizer"))
+        return _Parts("llama", "default", *common, _adds_space(document))
+    used, normalizer = _comparable(document.dump("pre_tokenizer")), document.dump("normalizer")
     for pre, known in PRE_TOKENIZERS.items():
-        if used == known and (document.dump("normalizer") is None or pre == "qwen2"):
+        same = normalizer == NORMALIZERS.get(pre) and whole.model.ignore_merges == (pre in WHOLE_WORDS)
+        if used == known and same:
             return _Parts("gpt2", pre, *common)
-    raise GlgptError(f"{name}: GGUF has no name for its pre-tokenizer; known are {', '.join(PRE_TOKENIZERS)}")
+    raise GlgptError(
+        f"{name}: GGUF has no name for its normalizer, pre-tokenizer and ignore_merges; "
+        f"known are {', '.join(PRE_TOKENIZERS)}"
+    )
+
+
+def _adds_space(document: Document) -> bool:
+    """True if a SentencePiece tokenizer adds a space before a text. Raises GlgptError if it does anything else."""
+    adds = False
+    for step in (*steps(document.whole.normalizer), *steps(document.whole.pre_tokenizer)):
+        used = step.model_dump()
+        if used["type"] == "Metaspace" and used["replacement"] == BLANK:
+            adds |= used["prepend_scheme"] != "never" and used["add_prefix_space"] is not False
+        elif used == {"type": "Prepend", "prepend": BLANK}:
+            adds = True
+        elif used != _MARKS_BLANKS and (used["type"], used.get("pattern")) != ("Split", {"String": " "}):
+            name = quoted(document.path, 300)
+            raise GlgptError(f"{name}: GGUF cannot hold the step {used['type']} of its tokenizer")
+    return adds
 
 
 def _comparable(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:

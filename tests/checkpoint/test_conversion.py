@@ -144,6 +144,15 @@ def test_a_sentencepiece_tokenizer_is_kept_by_its_scores(tmp_path: Path) -> None
         assert found.encode(text) == own.encode(text)
         assert found.decode(found.encode(text)) == own.decode(own.encode(text)) == text
     assert [len(own.encode(text)) for text in ("ab ab", " a")] == [3, 1]
+    document = json.loads((folder / "tokenizer.json").read_text())
+    never = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": False}
+    (folder / "tokenizer.json").write_text(json.dumps(document | {"normalizer": None, "pre_tokenizer": never}))
+    convert(folder, tmp_path / "d.gguf")
+    found = load_tokenizer(tmp_path / "d.gguf", VOCAB)
+    assert found and found.encode("ab ab") == own.encode("ab ab")
+    (folder / "tokenizer.json").write_text(json.dumps(document | {"normalizer": {"type": "Lowercase"}}))
+    with pytest.raises(GlgptError, match="GGUF cannot hold the step Lowercase"):
+        convert(folder, tmp_path / "c.gguf")
     sentencepiece(folder, merges[:1])  # a GGUF file cannot express that "▁" and "a" are never merged
     with pytest.raises(GlgptError, match="GGUF cannot hold the merges of its tokenizer"):
         convert(folder, tmp_path / "c.gguf")
@@ -153,10 +162,14 @@ def test_the_tokenizer_must_be_one_that_gguf_can_hold(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     convert(llama(tmp_path / "a.gguf"), folder)
     document = json.loads((folder / "tokenizer.json").read_text())
-    changed = document | {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}
-    (folder / "tokenizer.json").write_text(json.dumps(changed))
-    with pytest.raises(GlgptError, match="GGUF has no name for its pre-tokenizer"):
-        convert(folder, tmp_path / "b.gguf")
+    for change in (
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}},
+        {"normalizer": {"type": "Lowercase"}},
+        {"model": document["model"] | {"ignore_merges": True}},
+    ):
+        (folder / "tokenizer.json").write_text(json.dumps(document | change))
+        with pytest.raises(GlgptError, match="GGUF has no name for its normalizer, pre-tokenizer and ignore_merges"):
+            convert(folder, tmp_path / "b.gguf")
     around = {"type": "BertProcessing", "cls": ["h", 5], "sep": ["e", 6]}
     (folder / "tokenizer.json").write_text(json.dumps(document | {"post_processor": around}))
     with pytest.raises(GlgptError, match="adds more than BOS and EOS"):
