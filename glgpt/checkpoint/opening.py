@@ -201,7 +201,10 @@ def _stored(folder: Path) -> dict[str, Stored]:
 
 
 def _open_file(path: Path) -> dict[str, Stored]:
-    return safetensors_places(path)[0] if path.suffix == ".safetensors" else torch_tensors(path)
+    found = safetensors_places(path)[0] if path.suffix == ".safetensors" else torch_tensors(path)
+    if not found:
+        raise FileError(f"{quoted(path, 300)} holds no tensors")
+    return found
 
 
 def _checked(config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -43,6 +43,8 @@ def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
         header = parsed_json(text.decode("utf-8"), f"{name}: its header")
         metadata = header.pop("__metadata__", {})
         sums = parsed_json((metadata or {}).get(CHECKSUMS, "{}"), f"{name}: its list of checksums")
+        if not all(isinstance(value, str) for value in sums.values()):
+            raise FileError(f"{name}: its list of checksums is damaged")
         places = {
             tensor: Stored(
                 path,

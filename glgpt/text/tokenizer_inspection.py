@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glgpt.errors import GlgptError
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer
 
@@ -36,7 +37,7 @@ def cut_of(
 ) -> Cut:
     """Tokenizes a text and counts its tokens; `many` is the maximum number of tokens in `longest` and in `rarest`.
 
-    Raises GlgptError if the vocabulary lacks a byte of the text.
+    Raises GlgptError if the vocabulary lacks a byte of the text, or the text has no tokens.
     """
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     beginning: list[str] = []
@@ -46,6 +47,9 @@ def cut_of(
         beginning += [tokenizer.label(int(i)) for i in ids[: 40 - len(beginning)]]
         if progress:
             progress(done, text.size)
+    total = int(counts.sum())
+    if not total:
+        raise GlgptError("the tokenizer makes no tokens of the text")
     made = [token for _, token in tokenizer.ranks[MIN_MERGE_RANK:] if token >= 0]
     longest = sorted(made, key=lambda i: (-len(tokenizer.token_bytes(i)), i))[:many]
     rarest = sorted(made, key=lambda i: (int(counts[i]), -i))[:many]
@@ -61,7 +65,6 @@ def cut_of(
             for i in ids
         ]
 
-    total = int(counts.sum())
     return Cut(
         name, tokenizer.vocab_size, total, text.size, text.size / total, shown(longest), shown(rarest), beginning
     )

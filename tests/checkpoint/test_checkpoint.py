@@ -250,6 +250,14 @@ def test_refuses_unreadable_files(folder):
 def test_refuses_a_folder_without_weights(folder):
     (folder / "model.safetensors").unlink()
     refusal(folder, "holds no weights", "model.safetensors", "pytorch_model.bin")
+    save_file({}, folder / "model.safetensors")
+    refusal(folder, "model.safetensors holds no tensors")
+
+
+def test_refuses_checksums_that_are_no_texts(folder):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors, folder / "model.safetensors", {"glgpt.sha256": json.dumps({"transformer.wte.weight": []})})
+    refusal(folder, "model.safetensors: its list of checksums is damaged")
 
 
 def test_refuses_what_is_no_folder(folder, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from helpers.gguf_files import VOCAB
 
 from glgpt.errors import ArgumentError, FileError
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
-from glgpt.text.untrusted.chat_template import ChatTemplate
+from glgpt.text.untrusted.chat_template import PRIVATE, ChatTemplate
 
 START, END = VOCAB - 3, VOCAB - 2
 TOKENS = ("<|start|>", "<|end|>")
@@ -132,6 +133,7 @@ def test_a_hostile_template_is_refused_and_the_next_request_works(tokenizer: Tok
         [], None, "hello", [3], [{"content": "a"}], [{"role": "<|end|>", "content": "a"}], [{"role": "user"}],
         [{"role": "user", "content": "\ud800"}], [{"role": "user", "content": [3]}],
         [{"role": "user", "content": "a", "more": object()}], [{"role": "user", "content": "a" * (1 << 20)}],
+        [{"role": "user", "content": "".join(map(chr, chain(*PRIVATE)))}],
     ],
 )  # fmt: skip
 def test_what_is_no_message_is_refused(templates: dict[str, ChatTemplate], messages: Any) -> None:

@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from glgpt.text.untrusted.renderer import Renderer, RenderError
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_CHARACTERS = 1 << 19  # maximum characters of all messages as JSON, and of tools and documents together
 # Private-use characters; `prompt` marks positions with two that neither the messages nor the template contain.
-_PRIVATE = range(0xE000, 0xF900)
+PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 Message = Mapping[str, Any]
 
 
@@ -125,8 +125,11 @@ class ChatTemplate:
         found = checked_messages(messages)
         others = {"tools": tools, "documents": documents} | variables
         given = {"messages": found} | _plain("tools and documents", others)
-        used = json.dumps(given, ensure_ascii=False) + self._sources[bool(tools)]
-        mark, border = [char for char in map(chr, _PRIVATE) if char not in used][:2]
+        used = set(json.dumps(given, ensure_ascii=False) + self._sources[bool(tools)])
+        unused = (char for char in map(chr, chain(*PRIVATE)) if char not in used)
+        mark, border = next(unused, ""), next(unused, "")
+        if not border:
+            raise ArgumentError("the messages contain all of Unicode's private-use characters; remove some")
         marked = self._marked(given, mark) | self._named | {"add_generation_prompt": add_generation_prompt}
         requests = [marked]
         answers = [i for i, m in enumerate(found) if m["role"] == "assistant" and isinstance(m.get("content"), str)]
