@@ -171,12 +171,12 @@ export class ChatTemplate {
       .filter(({ index }) => rendered[index - 1] !== mark)
       .map((match) => ({ at: bare(rendered.slice(0, match.index)).length, token: match[0] }));
     const text = bare(rendered);
-    const ids: number[] = [];
+    const parts: number[][] = [];
     let start = 0;
     for (const { at, token } of written) {
-      ids.push(...this.vocabulary.encodeOrdinary(text.slice(start, at)), this.data.special[token]!);
+      parts.push(this.vocabulary.encodeOrdinary(text.slice(start, at)), [this.data.special[token]!]);
       start = at + token.length;
     }
-    return [...ids, ...this.vocabulary.encodeOrdinary(text.slice(start))];
+    return [...parts, this.vocabulary.encodeOrdinary(text.slice(start))].flat();
   }
 }

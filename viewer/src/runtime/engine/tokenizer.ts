@@ -32,15 +32,15 @@ export abstract class Vocabulary {
 
   /** Returns the ids of a chat turn. `pieces` holds ids of special tokens, texts, and null for the message. */
   turn(pieces: readonly (number | string | null)[], message: string): number[] {
-    const ids: number[] = [];
+    const parts: number[][] = [];
     let text = "";
     for (const piece of pieces) {
       if (typeof piece === "number") {
-        ids.push(...this.encodeOrdinary(text), piece);
+        parts.push(this.encodeOrdinary(text), [piece]);
         text = "";
       } else text += piece ?? message;
     }
-    return [...ids, ...this.encodeOrdinary(text)];
+    return [...parts, this.encodeOrdinary(text)].flat();
   }
 
   decode(ids: Iterable<number>): string {
