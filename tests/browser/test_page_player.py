@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import activation
+from helpers.chat_models import CHATML
 from helpers.exports import USUAL, few_recordings
-from helpers.gguf_files import LLAMA, TOKENS, WIDE_LLAMA, llama, tokenizer, wide_llama
+from helpers.gguf_files import LLAMA, TOKENS, VOCAB, WIDE_LLAMA, llama, tokenizer, wide_llama
 from helpers.reference import random_weights, save_checkpoint
 
+from glgpt.checkpoint.conversion import convert
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.inference.model import LanguageModel
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.player import mixes
 from glgpt.page.player.export import PlayerOptions, export_player
 from glgpt.program.tolerance import Tolerance
+from glgpt.text.tokenizer import load_tokenizer
 
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
@@ -180,6 +183,22 @@ def test_the_files_of_a_folder_run_as_on_the_desktop(player: Path, models: Path,
     assert "the mix F32" in shown and "none that this page supports" in shown
     load(page)
     has_the_desktops_logits(page, models / "gpt2")
+
+
+def test_a_folder_without_ends_of_text_chats(
+    player: Path, models: Path, tmp_path: Path, serve: Serve, browse: Browse
+) -> None:
+    """Fails if chat_template.jinja is not read, or the tokenizer's own token does not end a text."""
+    folder = tmp_path / "folder"
+    convert(models / "plain.gguf", folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": []}')
+    (folder / "chat_template.jinja").write_text(CHATML)
+    page = browse(serve(player) + "#tokens=1")
+    give(page, sorted(folder.iterdir()))
+    load(page)
+    page.get_by_role("navigation").get_by_role("button", name="Chat", exact=True).wait_for()
+    tokenizer = load_tokenizer(folder, VOCAB)
+    assert tokenizer and page.evaluate("(id) => glgpt.model.ends(id)", tokenizer.eos)
 
 
 def test_files_that_it_cannot_open_say_what_to_do(

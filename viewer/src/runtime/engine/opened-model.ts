@@ -15,7 +15,7 @@ import { parseManifest, parseTokenizer, type Manifest } from "./manifest";
 import type { Weights } from "./model";
 import { unpacked, type Packed } from "./packed-program";
 import { packingOf } from "./packing-plan";
-import { mixFor, placesOf, recognise, type Place, type Recognised } from "./player-files";
+import { mixFor, placesOf, recognise, TEMPLATE, type Place, type Recognised } from "./player-files";
 import { ggufSampling, modelSampling } from "./sampling-defaults";
 import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
@@ -161,14 +161,14 @@ function vocabulary(model: Recognised): Words {
   const [document, generation, about, config] = JSON_FILES.map(
     (name) => model.json.get(name) as Record<string, unknown> | undefined,
   );
-  const given = generation?.["eos_token_id"] ?? config?.["eos_token_id"];
-  const ends = (Array.isArray(given) ? given : [given]).filter((id): id is number => Number.isInteger(id));
+  const given = [generation, config].map((file) => [file?.["eos_token_id"] ?? []].flat()).find((ids) => ids.length);
+  const ends = (given ?? []).filter((id): id is number => Number.isInteger(id));
   const roles: Record<string, string> = {};
   for (const [role, token] of Object.entries(about ?? {})) {
     const text = typeof token === "object" ? (token as { content?: unknown } | null)?.content : token;
     if (role.endsWith("_token") && typeof text === "string") roles[role] = text;
   }
-  const template = templateSources(about?.["chat_template"]);
+  const template = templateSources(model.json.get(TEMPLATE) ?? about?.["chat_template"]);
   return words(document ? documentOf(document) : null, roles, ends, template, vocab, generation ?? {});
 }
 
@@ -176,7 +176,8 @@ const JSON_FILES = ["tokenizer.json", "generation_config.json", "tokenizer_confi
 
 /**
  * Returns the tokenizer of a tokenizer.json with the ids that end a text, the chat template and the sampling settings.
- * Throws PageError if the page does not support the tokenizer.
+ * If `ends` has no id of the vocabulary, the tokenizer's own token ends a text. Throws PageError if the page does not
+ * support the tokenizer.
  */
 function words(
   document: TokenizerDocument | null,
@@ -190,6 +191,11 @@ function words(
   const sampling = modelSampling(generation, Boolean(document && template));
   if (!document) return { tokenizer: null, eos, template: null, sampling };
   const data = parseTokenizer(tokenizerData({ document, roles }), "tokenizer.json");
+  if (!eos.length) {
+    const own = roles["eos_token"] ?? "<|endoftext|>";
+    const id = data.added_tokens.find(({ content }) => content === own)?.id ?? data.model.vocab[own];
+    if (id !== undefined && id < vocab) eos.push(id);
+  }
   const special = Object.fromEntries(
     data.added_tokens.filter((t) => t.special).map(({ content, id }) => [content, id]),
   );

@@ -26,7 +26,7 @@ export interface Recognised {
   bytes: number;
   /** The header of a GGUF file; null for a folder's files. */
   gguf: GgufHeader | null;
-  /** The tensors and the JSON files of a folder, both by name; empty for a GGUF file. */
+  /** The tensors, and the JSON files and the chat template of a folder, by name; empty for a GGUF file. */
   tensors: ReadonlyMap<string, Place>;
   json: ReadonlyMap<string, unknown>;
   context: number;
@@ -42,7 +42,9 @@ export function parsePlayer(document: unknown): PlayerDocument {
 }
 
 const MAX_JSON = 64 << 20; // maximum bytes of a JSON file
-const TEXTS = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+const MAX_TEMPLATE = 1 << 18; // maximum bytes of a chat template, as on the desktop
+export const TEMPLATE = "chat_template.jinja";
+const JSON_NAMES = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"];
 
 /** Reads the headers of a model's files. If the page cannot open the files, throws a PageError with the remedy. */
 export async function recognise(given: readonly File[], player: PlayerDocument): Promise<Recognised> {
@@ -107,6 +109,8 @@ function missesGguf(
   if (scaling !== undefined && scaling !== "none" && !gguf.values.some(([name]) => name === "rope.scaling.type")) {
     missed.push("rope.scaling.type");
   }
+  const factor = Number(key("rope.scaling.factor") ?? key("rope.scale_linear") ?? 1); // linear if no type is given
+  if (scaling === undefined && factor !== 0 && factor !== 1) missed.push("rope.scaling.factor");
   if (vocab !== expected) missed.push("vocab_size");
   return missed;
 }
@@ -139,7 +143,13 @@ async function recogniseFolder(given: readonly File[], player: PlayerDocument): 
     );
   }
   const json = new Map<string, unknown>();
-  for (const file of given) if (TEXTS.includes(file.name)) json.set(file.name, await readJson(file));
+  for (const file of given) if (JSON_NAMES.includes(file.name)) json.set(file.name, await readJson(file));
+  const template = given.find(({ name }) => name === TEMPLATE);
+  if (template) {
+    if (template.size > MAX_TEMPLATE)
+      throw new PageError(`${TEMPLATE} has ${template.size} bytes; at most ${MAX_TEMPLATE} are read.`);
+    json.set(TEMPLATE, await template.text());
+  }
   const config = json.get("config.json") as Record<string, unknown> | undefined;
   if (!config) throw new PageError("config.json is missing: open it together with the .safetensors files.");
   const tensors = new Map<string, Place>();
