@@ -1,9 +1,9 @@
 """Checks wording in comments, docstrings, messages and documents, and the subjects of a branch's commits.
 
-    python scripts/check_wording.py            list the places whose words CONTRIBUTING.md's table replaces
+    python scripts/check_wording.py            list the places that match `RULES`; CONTRIBUTING.md explains many of them
     python scripts/check_wording.py --commits origin/main      also check the subjects of the commits since origin/main
 
-Each of `RULES` is a pattern and the words to write instead. Phrases in `ALLOWED` are correct English and are skipped.
+Each of `RULES` is a pattern and what to write instead. Phrases in `ALLOWED` are correct English and are skipped.
 Exits with 1 if there is a hit.
 """
 
@@ -60,7 +60,7 @@ MAX_SUBJECT = 72  # characters
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (line number, text) for each line in the comments and strings of a source file, or in a document."""
+    """Yields (line number, text) for the lines of a source file's comments and strings, or of a document's prose."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         fenced = False
@@ -78,7 +78,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def wording(root: Path) -> Iterator[str]:
-    """Yields a line for each hit of a rule in the files that git tracks."""
+    """Yields a line for each rule and line with a hit, in the source files and documents that git tracks."""
     rules = [(re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), better) for pattern, better in RULES.items()]
     for name in git(root, "ls-files").splitlines():
         path = root / name
@@ -94,7 +94,7 @@ def wording(root: Path) -> Iterator[str]:
 
 
 def subjects(root: Path, base: str) -> Iterator[str]:
-    """Yields a line for each commit since `base` whose subject breaks a rule of CONTRIBUTING.md."""
+    """Yields a line for each fault of a subject since `base`."""
     for line in git(root, "log", "--no-merges", "--format=%h %s", f"{base}..HEAD").splitlines():
         commit, _, subject = line.partition(" ")
         if len(subject) > MAX_SUBJECT:

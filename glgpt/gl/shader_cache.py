@@ -13,12 +13,12 @@ ENABLED, FOLDER = "__GL_SHADER_DISK_CACHE", "__GL_SHADER_DISK_CACHE_PATH"  # env
 
 
 def enable_shader_cache() -> None:
-    """Makes the driver cache root's shaders in glgpt's cache folder. Call it before the driver is loaded.
+    """Lets NVIDIA's driver store root's compiled shaders in glgpt's cache folder. Call it before the driver is loaded.
 
     By default the driver caches no shaders for root: the home folder of a program that runs as root may belong to
-    another user, who could replace the files that the driver loads. Therefore nothing is created unless only
-    root can write to the cache folder and replace its parents. Does nothing for other users, or if the environment
-    variable `ENABLED` or `FOLDER` is set.
+    another user, who could replace the files that the driver loads. So this does nothing if another
+    user can write to the cache folder or replace one of its parents. It also does nothing for other users than root, or
+    if the environment variable `ENABLED` or `FOLDER` is set.
     """
     if not sys.platform.startswith("linux") or os.geteuid() != 0 or ENABLED in os.environ or FOLDER in os.environ:
         return
@@ -40,7 +40,7 @@ def _is_protected(folder: Path) -> bool:
 
 
 def _is_roots(folder: Path, parent: bool) -> bool:
-    """True if only root can write to a folder, or if the folder is a `parent` with the sticky bit, such as /tmp."""
+    """True if root owns a folder to which only root can write, or a `parent` with the sticky bit, such as /tmp."""
     about = folder.stat()
     shared = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return about.st_uid == 0 and (not shared or (parent and bool(about.st_mode & stat.S_ISVTX)))

@@ -17,7 +17,7 @@ KINDS = {
     stat.S_IFREG: "a file",
     stat.S_IFDIR: "a folder",
 }
-# A kind of earlier output, such as "earlier export", and a function that is True for a path with such output
+# Words for a message, such as "earlier export", and a function that is True for a path that they describe
 Own = tuple[str, Callable[[Path], bool]]
 
 
@@ -27,8 +27,8 @@ def output_folder(name: str | Path, own: Own | None = None, option: str = "--out
     `held` protects folders whose content must stay. It is a pair: the end of the error message, such as "a run; ...",
     and a function that is True for such a folder.
 
-    Raises FileError for a folder that `held` protects, an empty name, the current folder or a parent of it, a
-    circular link, an invalid name, a path that cannot be created, or anything else that exists.
+    Raises FileError for an empty or invalid name, a circular link, a path that cannot be created, the current folder or
+    a parent of it, a folder that `held` protects, a file, and a folder that is neither empty nor `own`.
     """
     path, mode = _resolved(name, option)
     if mode is None:
@@ -55,8 +55,9 @@ def output_file(
 ) -> Path:
     """Returns the file at `name`, with links resolved; it is new, or (with `own`) written by the same command.
 
-    Raises FileError for any other name, as `output_folder` does, and for a name that does not end in `suffix`. Without
-    `parents`, a name in a folder that does not exist also raises FileError.
+    Raises FileError for an empty or invalid name, one that does not end in `suffix`, a circular link, a path that
+    cannot be created, and an existing path that is not `own`. Without `parents`, also raises FileError for a name in a
+    folder that does not exist.
     """
     path, mode = _resolved(name, option)
     shown = quoted(name)
@@ -100,7 +101,7 @@ def _resolved(name: str | Path, option: str) -> tuple[Path, int | None]:
 
 
 def _mode(path: Path) -> int | None:
-    """Returns the mode of the file at a path; None if nothing is there. Raises OSError if `lstat` fails."""
+    """Returns the mode of the file at a path; None if nothing is there. Raises OSError for other errors."""
     try:
         return path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -1,5 +1,5 @@
-// Warms up, at once or when the device is idle: compiles the shaders that the first texts did not use, and measures
-// kernels (variants of the matrix product).
+// Warms up a model, at once or when the device is idle: compiles the shaders that loading skipped, and measures kernels
+// (variants of the matrix product).
 
 import { canRemember } from "./runtime/engine/probe";
 import type { Recording } from "./runtime/engine/manifest";
@@ -8,7 +8,7 @@ import { ContextLost } from "./runtime/gl/device";
 import { sleep, type Queue } from "./runtime/gl/wait";
 
 const REST = 2000; // ms without a call after which a page warms up
-const ATTEMPTS = 20; // maximum attempts to warm up; a call interrupts an attempt
+const ATTEMPTS = 20; // maximum attempts to warm up; a call ends the measurement of an attempt
 
 export class WarmUp {
   constructor(
@@ -22,7 +22,8 @@ export class WarmUp {
 
   /**
    * Compiles the remaining shaders once the device is idle. Also measures kernels, if the browser can store the results
-   * for the next visit. Resolves when both are done, or after `ATTEMPTS` attempts.
+   * for the next visit. Then, if the device is still idle, tests whether later visits can draw to more targets at once.
+   * Resolves when all this is done, or after `ATTEMPTS` attempts.
    */
   async atRest(): Promise<void> {
     const { model, queue } = this;

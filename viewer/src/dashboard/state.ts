@@ -36,7 +36,7 @@ class DashboardStore {
   /** The reason why the host's link does not work; empty if it works. */
   readonly denied = signal("");
   readonly status = signal<Status | null>(null);
-  /** Time (ms) of the server's last answer. `lost`: the reason why the server does not answer now; "": it answers. */
+  /** Time (ms) of the server's last answer. `lost`: why the last request failed; "" if it did not. */
   readonly heard = signal(0);
   readonly lost = signal("");
   /** Describes how the session ended, once the server has stopped; empty before. */
@@ -77,9 +77,9 @@ class DashboardStore {
   }
 
   /**
-   * Reads the link. If the browser can store the host's token, removes the token from the address, because others may
-   * see the address on a shared screen. Exchanges the token of a link for another one: a link works only once, because
-   * the browser's history may contain it.
+   * Uses the token of the link, or the one stored for this tab. If the browser can store tokens, removes the link's
+   * token from the address, which others may see on a shared screen, and exchanges it for another one, so that a link
+   * in the browser's history no longer works.
    */
   start(): void {
     const kept = this.stored();
@@ -255,12 +255,12 @@ class DashboardStore {
     });
   }
 
-  /** Returns a QR code as rows of modules; null if the server cannot make one. */
+  /** Returns the rows of a QR code, a character per square ("1": dark); null if the server cannot make one. */
   async qr(text: string): Promise<readonly string[] | null> {
     return this.gateway?.qr(text).catch(() => null) ?? null;
   }
 
-  /** Downloads the model of the last finished round. */
+  /** Downloads the model that the server saved last, after it evaluated a round. */
   save(): Promise<void> {
     return this.act("download", "The download", async (from) => {
       this.download.value = { received: 0, total: 0 };
@@ -278,7 +278,7 @@ class DashboardStore {
     });
   }
 
-  /** Returns the session's terms for an invitation's token. Rejects with Denied or Unreachable. */
+  /** Returns the session's terms for an invitation's token. Rejects with a PageError, such as Denied. */
   terms(token: string): Promise<Terms> {
     return new Gateway(this.base, token).terms();
   }
