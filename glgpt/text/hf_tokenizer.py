@@ -33,7 +33,8 @@ class HFTokenizer(Tokenizer):
             self._engine.add_special_tokens(others)
             special = {about.content: token for token, about in self._engine.get_added_tokens_decoder().items()}
         decoded = _decoding(document)
-        tokens = {token: text.encode() if text in special else decoded(text) for text, token in vocab.items()}
+        whole = special.keys() - document.plain  # the decoder applies to other added tokens, such as runs of blanks
+        tokens = {token: text.encode() if text in whole else decoded(text) for text, token in vocab.items()}
         size = vocab_size or 1 + max(tokens, default=0)
         eos = special.get(named.get("eos_token", EOS))
         super().__init__(tokens, special, self._ordinary_ids, size, eos, split=None)

@@ -177,7 +177,10 @@ def _phi3() -> Document:
 
 def _gemma() -> Document:
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    return _spm(strip=False, normalizer=_BLANK, pre_tokenizer=split)
+    document = _spm(strip=False, normalizer=_BLANK, pre_tokenizer=split)
+    vocab = document["model"]["vocab"]
+    added = [_added(blanks, vocab[blanks], special=False) for blanks in ("▁▁", "▁▁▁▁")]
+    return document | {"added_tokens": [*document["added_tokens"], *added]}
 
 
 LAYOUTS: dict[str, Any] = {

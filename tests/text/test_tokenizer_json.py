@@ -43,6 +43,14 @@ def test_ids_are_the_librarys(tmp_path: Path, name: str) -> None:
         assert ours.prompt(text) == reference.encode(text).ids, text
 
 
+def test_added_blanks_are_decoded_as_blanks(tmp_path: Path) -> None:
+    """Fails if the decoder is not applied to an added token that is not special, such as Gemma's runs of blanks."""
+    ours, reference = load(tmp_path, layout("gemma")), engine(layout("gemma"))
+    text = "the  and    the"
+    ids = ours.encode(text)
+    assert ours.decode(ids) == text == reference.decode(ids) and len(ids) < len(text)
+
+
 TRUNCATION = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
 PADDING = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0}
 

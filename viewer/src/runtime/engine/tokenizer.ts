@@ -231,7 +231,9 @@ export class Tokenizer extends Vocabulary {
     }
     if (this.tokens.size < this.vocab.size) throw damaged("two tokens have the same id");
     this.bytesOf = decoding(data);
-    for (const { id, content } of added) this.bytes.set(id, new TextEncoder().encode(content));
+    // the decoder applies to added tokens that are not special, such as runs of blanks
+    for (const { id, content, special } of added)
+      this.bytes.set(id, special === true ? new TextEncoder().encode(content) : this.bytesOf(content));
     this.special = new Set(added.filter(({ special }) => special === true).map(({ id }) => id));
     for (const merge of model.merges) this.learn(merge);
     if (unknown && !this.vocab.has(unknown)) throw damaged(`its vocabulary lacks ${JSON.stringify(unknown)}`);
