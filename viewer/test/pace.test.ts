@@ -39,18 +39,21 @@ async function steps(ms: readonly number[], flops: readonly number[], count: num
   return drawing;
 }
 
-test.each([0.02, 1, 7])("passes of %s ms: all are drawn once, in order, and finally no frame waits 50 ms", async (each) => {
-  const ms = Array.from({ length: 200 }, (_, i) => each * (i % 3 ? 0.2 : 2));
-  const { slices, waits } = await steps(ms, ms, 6);
-  let at = 0;
-  for (const [first, end] of slices) {
-    expect(first).toBe(at % 200);
-    expect(end).toBeGreaterThan(first);
-    at += end - first;
-  }
-  expect(at).toBe(6 * 200);
-  expect(Math.max(...waits.slice(waits.length / 2))).toBeLessThan(50);
-});
+test.each([0.02, 1, 7])(
+  "passes of %s ms are all drawn once, in order, and finally no frame waits 50 ms",
+  async (each) => {
+    const ms = Array.from({ length: 200 }, (_, i) => each * (i % 3 ? 0.2 : 2));
+    const { slices, waits } = await steps(ms, ms, 6);
+    let at = 0;
+    for (const [first, end] of slices) {
+      expect(first).toBe(at % 200);
+      expect(end).toBeGreaterThan(first);
+      at += end - first;
+    }
+    expect(at).toBe(6 * 200);
+    expect(Math.max(...waits.slice(waits.length / 2))).toBeLessThan(50);
+  },
+);
 
 test("once times are known, short steps are not split, and several are issued ahead", async () => {
   const ms = new Array<number>(100).fill(0.05);
