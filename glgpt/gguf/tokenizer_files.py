@@ -12,7 +12,7 @@ import numpy as np
 
 from glgpt.errors import FileError, quoted, written
 from glgpt.gguf.reader import GgufFile
-from glgpt.gguf.splits import BYTE_LEVEL, DEFAULT, DIGITS, GPT2, LLAMA3, PLAIN_BYTES, QWEN2, isolated
+from glgpt.gguf.splits import BYTE_LEVEL, DEFAULT, DIGITS, GPT2, LLAMA3, PLAIN_BYTES, QWEN2, TEKKEN, isolated
 
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
@@ -34,14 +34,15 @@ SAMPLING = {
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     **{name: [*GPT2.steps] for name in ("gpt-2", "phi-2", "olmo")},
     "smollm": [*DIGITS.steps],
-    **{name: [*LLAMA3.steps] for name in ("llama-bpe", "llama3", "dbrx", "smaug-bpe")},
-    "qwen2": [isolated(QWEN2), PLAIN_BYTES],
+    **{name: [*LLAMA3.steps] for name in ("llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe")},
+    **{name: [isolated(QWEN2), PLAIN_BYTES] for name in ("qwen2", "deepseek-r1-qwen")},
+    "tekken": [isolated(TEKKEN), PLAIN_BYTES],
     "default": [*map(isolated, DEFAULT), PLAIN_BYTES],
 }
 NORMALIZERS = {"qwen2": {"type": "NFC"}}  # by the name of the pre-tokenizer
 # Pre-tokenizers of tokenizers that encode a word as one token if the vocabulary has it, without merges, and that begin
 # a text with BOS by default
-WHOLE_WORDS = ("llama-bpe", "llama3")
+WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
 
 
 def tokenizer_files(file: GgufFile) -> dict[str, Any]:

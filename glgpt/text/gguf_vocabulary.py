@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,7 @@ def vocabulary(model: Path, vocab_size: int, ends: Sequence[int]) -> dict[str, A
             raise GlgptError(f"{quoted(model, 300)}: GGUF cannot hold its tokenizer, which adds more than BOS and EOS")
     if template := template_source(model):
         found["tokenizer.chat_template"] = template
-    _check_merges(found, parts, model)
+    _check_merges(found, parts, {*parts.added, *named.values()}, model)
     return found
 
 
@@ -152,6 +154,8 @@ def _tokens(
             types[i] = CONTROL
         elif token in parts.added:
             types[i] = USER_DEFINED
+            if parts.kind == "llama":
+                tokens[i] = token.replace(BLANK, " ")  # readers look for these tokens before they mark blanks
         elif parts.kind == "llama" and _BYTE.fullmatch(token):
             types[i] = BYTE
     found: dict[str, Any] = {f"{PREFIX}tokens": tokens, f"{PREFIX}token_type": types}
@@ -165,9 +169,21 @@ def _tokens(
     return found | {f"{PREFIX}scores": scores}
 
 
-def _check_merges(found: dict[str, Any], parts: _Parts, model: Path) -> None:
-    """Raises GlgptError if a reader could not derive the merges of a SentencePiece tokenizer from its scores."""
+def _check_merges(found: dict[str, Any], parts: _Parts, whole: set[str], model: Path) -> None:
+    """Raises GlgptError if a reader could not derive the merges of a SentencePiece tokenizer from its scores.
+
+    Merges that make tokens in `whole` are not compared: readers find these tokens in the text before they merge. The
+    order of merges that make the same token is not compared either: scores do not express it, and versions of
+    `transformers` convert it differently.
+    """
     if parts.kind == "llama":
         again = tokenizer_files(GgufFile(model, found, {}))["tokenizer.json"]["model"]["merges"]
-        if [tuple(pair) for pair in again] != list(parts.merges):
+        if _groups(again, whole) != _groups(parts.merges, whole):
             raise GlgptError(f"{quoted(model, 300)}: GGUF cannot hold the merges of its tokenizer")
+
+
+def _groups(merges: Iterable[Sequence[str]], whole: set[str]) -> list[tuple[str, set[tuple[str, ...]]]]:
+    """Returns adjacent merges that make the same token as sets, without the tokens in `whole`."""
+    made = [("".join(pair).replace(" ", BLANK), tuple(pair)) for pair in merges]
+    kept = [(token, pair) for token, pair in made if token not in whole]
+    return [(token, {pair for _, pair in group}) for token, group in groupby(kept, key=itemgetter(0))]

@@ -145,6 +145,15 @@ def test_a_sentencepiece_tokenizer_is_kept_by_its_scores(tmp_path: Path) -> None
         assert found.decode(found.encode(text)) == own.decode(own.encode(text)) == text
     assert [len(own.encode(text)) for text in ("ab ab", " a")] == [3, 1]
     document = json.loads((folder / "tokenizer.json").read_text())
+    blanks = {"id": document["model"]["vocab"]["<0x00>"], "content": "▁▁", "special": False, "normalized": False}
+    vocab = {"▁▁" if token == "<0x00>" else token: i for token, i in document["model"]["vocab"].items()}
+    merged = document["model"] | {"vocab": vocab, "merges": [["▁", "▁"], *document["model"]["merges"]]}
+    added = {"added_tokens": [*document["added_tokens"], blanks], "model": merged}
+    (folder / "tokenizer.json").write_text(json.dumps(document | added))
+    convert(folder, tmp_path / "e.gguf")
+    spaced, found = load_tokenizer(folder, VOCAB), load_tokenizer(tmp_path / "e.gguf", VOCAB)
+    assert spaced and found and spaced.encode("ab  a") == found.encode("ab  a")
+    assert spaced.decode([blanks["id"]]) == found.decode([blanks["id"]]) == "  "
     never = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": False}
     (folder / "tokenizer.json").write_text(json.dumps(document | {"normalizer": None, "pre_tokenizer": never}))
     convert(folder, tmp_path / "d.gguf")

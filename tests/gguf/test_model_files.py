@@ -211,7 +211,7 @@ def test_every_pre_tokenizer_is_accepted(tmp_path: Path, pre: str) -> None:
     found = load_tokenizer(path, VOCAB)
     text = "hello w  12345 Don't\n\n日本 «x»"
     assert found and found.decode(found.encode(text)) == text
-    begins = pre in ("llama-bpe", "llama3")
+    begins = pre in ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
     assert found.prompt("h")[:1] == [VOCAB - 3] if begins else found.prompt("h") == found.encode("h")
     digits = [TOKENS[i] for i in found.encode("123")]
     assert digits == ["1", "2", "3"]
@@ -242,7 +242,7 @@ def test_sentencepiece_merges_follow_the_scores(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"model": "t5"}, "the tokenizer is of kind 't5'; glgpt reads 'gpt2' and 'llama'"),
-    "pre": ({"pre": "tekken"}, "pre-tokenizer 'tekken' is not supported; supported are gpt-2"),
+    "pre": ({"pre": "bloom"}, "pre-tokenizer 'bloom' is not supported; supported are gpt-2"),
     "tokens": ({"tokens": 3}, "tokens is not a list of strings"),
     "twice": ({"tokens": [*TOKENS[:-1], "h"]}, "tokens has 'h' twice"),
     "types": ({"token_type": np.ones(3, np.int32)}, "token_type is not a list of"),

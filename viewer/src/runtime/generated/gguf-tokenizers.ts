@@ -20,7 +20,7 @@ export const ROLES = {
   mask: "mask",
 } as const;
 export const ENDS = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"] as const;
-export const WHOLE_WORDS = ["llama-bpe", "llama3"] as const;
+export const WHOLE_WORDS = ["llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"] as const;
 export const PRE_TOKENIZERS = {
   "gpt-2": [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
   "phi-2": [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
@@ -41,6 +41,28 @@ export const PRE_TOKENIZERS = {
     { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
   ],
   llama3: [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  "llama-v3": [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  falcon3: [
     {
       type: "Split",
       pattern: {
@@ -78,6 +100,28 @@ export const PRE_TOKENIZERS = {
       type: "Split",
       pattern: {
         Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  "deepseek-r1-qwen": [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      },
+      behavior: "Isolated",
+      invert: false,
+    },
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ],
+  tekken: [
+    {
+      type: "Split",
+      pattern: {
+        Regex: "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
       },
       behavior: "Isolated",
       invert: false,
