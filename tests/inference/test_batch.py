@@ -202,6 +202,18 @@ def test_a_heap_gives_rows_below_each_other() -> None:
     assert heap.room() == 6 and heap.take(6, 6) == 1
 
 
+def test_a_heap_leaves_no_gaps() -> None:
+    """Fails if a search from the end skips the first free rows, or rejected guesses leave free rows between others."""
+    heap = Heap(16)
+    assert [heap.take(4, 3) for _ in range(5)] == [0, 3, 6, 9, 12]
+    heap.release(range(12))
+    assert [heap.take(4, 3) for _ in range(3)] == [0, 3, 6]
+    heap = Heap(16)
+    assert heap.take(8, 8) == 0
+    heap.release(range(3, 8))
+    assert heap.take(8, 8) == 3
+
+
 def test_a_text_is_itself() -> None:
     """Fails if two samples of one prompt are treated as the same text."""
     assert Text([1]) != Text([1])

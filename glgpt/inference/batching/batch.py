@@ -98,7 +98,8 @@ class Heap:
     def take(self, count: int, used: int) -> int | None:
         """Returns the first of `count` adjacent free rows, and marks the first `used` of these rows as in use.
 
-        Returns None if no `count` free rows are adjacent.
+        Searches from the rows taken last to the end, then from the beginning. Returns None if no `count` free rows are
+        adjacent.
         """
         first = self._next
         if first + count > len(self.uses) or self.uses[first : first + count].any():
@@ -106,7 +107,7 @@ class Heap:
             starts = np.flatnonzero(taken[count:] == taken[:-count])
             if not len(starts):
                 return None
-            first = int(starts[min(int(np.searchsorted(starts, first)), len(starts) - 1)])
+            first = int(starts[int(np.searchsorted(starts, first)) % len(starts)])
         self.uses[first : first + used] += 1
         self._next = first + used
         return first
@@ -117,8 +118,10 @@ class Heap:
         return int(np.diff(ends).max()) - 1
 
     def release(self, rows: Iterable[int]) -> None:
-        """Subtracts one text from the count of each of these rows."""
+        """Subtracts one text from the count of each of these rows; rows that were taken last can be taken next."""
         np.subtract.at(self.uses, np.asarray(list(rows), np.int64), 1)
+        held = np.flatnonzero(self.uses[: self._next])
+        self._next = int(held[-1]) + 1 if len(held) else 0
 
 
 @dataclass(eq=False)
