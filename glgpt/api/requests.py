@@ -80,7 +80,7 @@ class GenerationRequest(_Strict):
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[int, Annotated[float, Field(allow_inf_nan=False)]] | None = None
     seed: int | None = None
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None

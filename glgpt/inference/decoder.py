@@ -19,7 +19,7 @@ from glgpt.inference.chunks import Chunk, plan, upload_ids, upload_token
 from glgpt.inference.constraints.masking import MaskedSampling
 from glgpt.inference.constraints.matcher import Matcher
 from glgpt.inference.generation import END, GenerationStats, continuation
-from glgpt.inference.sampling import NOT_FINITE, Sampler
+from glgpt.inference.sampling import NOT_FINITE, Sampler, recorded
 from glgpt.inference.saved.prefix import load_prefix, save_prefix
 from glgpt.program.formats import Floats
 from glgpt.program.spec import Program
@@ -153,19 +153,21 @@ class Decoder:
         samplers: Sequence[Sampler],
         steps: Sequence[int],
         chunks: Sequence[Chunk] | None = None,
-    ) -> list[int]:
+    ) -> list[int | None]:
         """Returns the token that each sampler draws after `ids`, or END; sampler i has drawn `steps[i]` tokens before.
 
+        If a sampler fails, its token is None, and its `error` is set.
         Afterwards the caches hold `ids` but belong to no generation. With `chunks`, `ids` are read in these chunks, and
         chunks that the caches already hold are reused as in `fill`.
         """
         self.interrupt()
         self.cached = len(ids) - self._prefill(ids, chunks)
         self._chosen.drop()
-        best, found = self.player.read("token")[0], list[int]()
-        for sampler, step in zip(samplers, steps, strict=True):
+        best, found = self.player.read("token")[0], list[int | None]([None] * len(samplers))
+        for i, (sampler, step) in enumerate(zip(samplers, steps, strict=True)):
             self.player.write("token", 0, best)  # overwrites the previous sampler's token
-            found.append(self._next(ids, True, 1, sampler, step))
+            with recorded(sampler, found, i):
+                found[i] = self._next(ids, True, 1, sampler, step)
         return found
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:

@@ -6,14 +6,16 @@ as undecided, and `Sampler.choose` draws the token on the host, from all logits,
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.constraints.constraint import ConstraintError
 from glgpt.inference.constraints.matcher import Matcher
 
 NOT_FINITE = "the model's logits are not finite; its weights overflow this dtype (try --dtype f32)"
@@ -75,8 +77,8 @@ class Sampler:
     def adjusted(self, logits: NDArray[np.floating], ids: Sequence[int]) -> NDArray[np.floating]:
         """Returns the logits `[vocab]` of the token after the text `ids`, with penalty, bias and constraint applied.
 
-        Raises GlgptError if the model's logits are not finite. Without penalty, bias and constraint, returns the logits
-        unchecked.
+        Raises GlgptError if the model's logits are not finite, and ConstraintError if the bias forbids all tokens that
+        the constraint allows. Without penalty, bias and constraint, returns the logits unchecked.
         """
         if not self.adjusts and not self.matcher:
             return logits
@@ -91,6 +93,8 @@ class Sampler:
         found[seen] = np.where(found[seen] > 0, found[seen] / penalty, found[seen] * penalty)
         for i, bias in self.logit_bias.items():
             found[i] += bias
+        if self.matcher and not np.isfinite(found).any():
+            raise ConstraintError("logit bias forbids all tokens that the constraint allows next; change one of them")
         return found
 
     @property
@@ -152,6 +156,15 @@ class Sampler:
         high, low, _, _ = hash4((draw_seed(self.seed), step & 0xFFFFFFFF, ON_HOST, 0))
         random = ((high >> 5) * 2**26 + (low >> 6)) / 2**53
         return int(np.searchsorted(cumulative, random * cumulative[-1], side="right"))
+
+
+@contextlib.contextmanager
+def recorded(sampler: Sampler, found: list[int | None], row: int) -> Iterator[None]:
+    """Catches a GlgptError so that the other texts continue: stores it in the sampler, and None in `found[row]`."""
+    try:
+        yield
+    except GlgptError as error:
+        found[row], sampler.error = None, error
 
 
 def check_finite(logits: NDArray[np.floating]) -> None:

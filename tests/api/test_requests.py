@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def test_the_model_recommends_what_a_request_leaves_out() -> None:
         ({"stop": ["a"] * 17}, "stop", "it must be an array of at most 16"),
         ({"logit_bias": {"x": 1}}, "logit_bias.x", 'logit_bias has the key "x"; keys must be an integer'),
         ({"logit_bias": {"1": 1e39}}, "logit_bias", "it must be a number up to 3e+38"),
+        ({"logit_bias": {"1": -math.inf}}, "logit_bias.1", "logit_bias.1 is -Infinity; it must be a finite number"),
         ({"logit_bias": {"100": 1}}, "logit_bias", "the vocabulary has 100"),
         ({"temperature": float("nan")}, "temperature", "temperature is NaN; it must be a finite number"),
         ({"temperature": 1e31}, "temperature", "from 0 (greedy) to 1e+30"),

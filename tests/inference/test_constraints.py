@@ -21,6 +21,7 @@ from glgpt.errors import ArgumentError, GlgptError
 from glgpt.gl.device import Device
 from glgpt.gl.player import Player
 from glgpt.inference.arguments.sampling_options import SamplingOptions
+from glgpt.inference.batching.continuations import Continuations, Row
 from glgpt.inference.constraints import grammar
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 from glgpt.inference.constraints.grammar import check_grammar, compile_grammar
@@ -239,6 +240,19 @@ def test_a_bias_may_forbid_what_the_constraint_allows_first(model: LanguageModel
     for token in ids[:1]:
         text = model.generate("a", 20, constraint=choice, temperature=0, logit_bias={token: -np.inf}).read()
         assert text == "Rome"
+
+
+def test_a_text_without_a_possible_token_ends_alone(model: LanguageModel) -> None:
+    """Fails if a forbidden token is drawn, or the error of a text's first token ends the other texts."""
+    never: dict[str, Any] = {"constraint": Constraint.choice(["yes"]), "logit_bias": {model.encode("y")[0]: -np.inf}}
+    options = [{"seed": 1}, *({"temperature": t, "seed": 1, **never} for t in (0, 1))]
+    rows = [Row(model.encode("a"), model.sampler(SamplingOptions(**own)), 4) for own in options]
+    assert model._batch
+    batch = Continuations(model._batch, rows, model.context, ())
+    assert len(list(batch.stream(rows[0], lambda: None))) == 4
+    for row in rows[1:]:
+        with pytest.raises(ConstraintError, match="logit bias forbids all tokens that the constraint allows next"):
+            list(batch.stream(row, lambda: None))
 
 
 KINDS = ["string", "integer", "number", "boolean", "null", "enum", "const", "pattern"]

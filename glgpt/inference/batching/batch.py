@@ -11,9 +11,8 @@ entries.
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -26,7 +25,7 @@ from glgpt.gl.readback import Readback
 from glgpt.inference.chunks import Chunk, Rows, upload_hidden
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import END
-from glgpt.inference.sampling import Sampler
+from glgpt.inference.sampling import Sampler, recorded
 from glgpt.models.activations import LOGITS
 from glgpt.models.network import Network, SideBySide
 from glgpt.models.part import HIDDEN, Part
@@ -375,15 +374,6 @@ class SharedCaches(ABC, Generic[M]):
         self._sent = (tuple(texts), table)
 
 
-@contextlib.contextmanager
-def _recorded(sampler: Sampler, found: list[int | None], row: int) -> Iterator[None]:
-    """Catches a GlgptError so that the other texts continue: stores it in the sampler, and None in `found[row]`."""
-    try:
-        yield
-    except GlgptError as error:
-        found[row], sampler.error = None, error
-
-
 class BatchDecoder(SharedCaches[Text]):
     """Decodes up to eight texts of one model at once, with the weights of the player of `decoder`.
 
@@ -404,8 +394,8 @@ class BatchDecoder(SharedCaches[Text]):
         samplers: Sequence[Sampler],
         steps: Sequence[int],
         chunks: Sequence[Chunk] | None = None,
-    ) -> tuple[list[Text], list[int]]:
-        """Returns a text for each sampler, and the token that each sampler chooses next (END if the text is complete).
+    ) -> tuple[list[Text], list[int | None]]:
+        """Returns a text for each sampler, and the token that each sampler chooses next: see `Decoder.first`.
 
         The texts share the rows of `ids`. `steps` are the numbers of tokens that the samplers have drawn before;
         `chunks` is passed to `Decoder.first`.
@@ -472,7 +462,7 @@ class BatchDecoder(SharedCaches[Text]):
         for i, sampler in enumerate(samplers):
             if found[i] is None or not (sampler.matcher or sampler.adjusts):
                 continue
-            with _recorded(sampler, found, i):
+            with recorded(sampler, found, i):
                 if sampler.matcher and sampler.matcher.complete:
                     found[i] = END
                 elif sampler.adjusts or not sampler.matcher or drawn is None:
@@ -485,13 +475,14 @@ class BatchDecoder(SharedCaches[Text]):
         for i in begun:
             assert drawn is not None
             token, _, _, undecided = drawn.take()[0][0, 0, 0]
-            found[i] = self._on_host(i, samplers[i], steps[i], texts[i]) if undecided else int(token)
+            with recorded(samplers[i], found, i):
+                found[i] = self._on_host(i, samplers[i], steps[i], texts[i]) if undecided else int(token)
         if begun:
             self.drew()
         for i, sampler in enumerate(samplers):
             token = found[i]
             if sampler.matcher and token is not None and token != END:
-                with _recorded(sampler, found, i):
+                with recorded(sampler, found, i):
                     sampler.matcher.accept(token)
         return found
 

@@ -179,7 +179,7 @@ class Continuations:
             logits = self.decoder.decoder.logits() if any(row.observe for row in same) else None
             seconds = time.perf_counter() - start
             for row, text, token in zip(same, texts, tokens, strict=True):
-                if row.observe and logits is not None and token != END:
+                if row.observe and logits is not None and token is not None and token != END:
                     row.observe(logits, token)
                 self._waiting.remove(row)
                 self._live.append(row)
