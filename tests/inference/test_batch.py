@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,22 @@ def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
             run.read()
             back.read()
             assert run.ids == ids and back.ids == ids
+
+
+@pytest.mark.parametrize("where", ["_send", "best"])
+def test_texts_are_the_same_after_an_interrupt(goldens: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Fails if Ctrl-C during a step leaves a text with a row or a token too many."""
+    with load(goldens / "dhead2-gelu") as model:
+        prompts = [ids[:9] for ids in prompts_for(model, 3)]
+        wanted = alone(model, prompts, 8, **SAMPLED)
+        runs, decoder = model.generate_batch(prompts, 8, seeds=range(3), **SAMPLED), batch_of(model)
+        next(runs[0])
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(decoder, where, lambda *_: signal.raise_signal(signal.SIGINT))
+            runs[0].read()
+        for run, (ids, _) in zip(runs[1:], wanted[1:], strict=True):
+            run.read()
+            assert run.ids == ids
 
 
 def test_a_stop_text_ends_its_row_alone() -> None:

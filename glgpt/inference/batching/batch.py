@@ -174,8 +174,8 @@ class SharedCaches(ABC, Generic[M]):
     def lose(self, text: M) -> None:
         """Does nothing; subclasses may copy the rows of a text here, before the rows are evicted."""
 
-    def drew(self) -> None:
-        """Does nothing; subclasses may react here after the state `token` of `main` was overwritten."""
+    def before_draw(self) -> None:
+        """Does nothing; subclasses may react here before the state `token` of `main` is overwritten."""
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -271,14 +271,15 @@ class SharedCaches(ABC, Generic[M]):
         """
         main, drawn = self.main, [i for i, s in enumerate(samplers) if s.entry and not s.matcher and not s.adjusts]
         found = self.best()
+        if self._drawn is not None:
+            self._drawn.drop()  # discards readbacks that a failed call left
         if not drawn or self._drawn is None:
             return found
-        self._drawn.drop()  # discards readbacks that a failed call left
+        self.before_draw()
         for i in drawn:
             self.player.play(f"take_{self._last}", row=i)
             main.play(samplers[i].entry or "", **samplers[i].scalars(steps[i], self.config.vocab_size))
             self._drawn.start()
-        self.drew()
         for i in drawn:
             token, _, _, undecided = self._drawn.take()[0][0, 0, 0]
             if found[i] is not None:
@@ -468,6 +469,7 @@ class BatchDecoder(SharedCaches[Text]):
                 elif sampler.adjusts or not sampler.matcher or drawn is None:
                     found[i] = self._on_host(i, sampler, steps[i], texts[i])
                 else:
+                    self.before_draw()
                     self.player.play(f"take_{self._last}", row=i)
                     self.decoder.masked.play(sampler, sampler.matcher, steps[i], self.config.vocab_size)
                     drawn.start()
@@ -477,8 +479,6 @@ class BatchDecoder(SharedCaches[Text]):
             token, _, _, undecided = drawn.take()[0][0, 0, 0]
             with recorded(samplers[i], found, i):
                 found[i] = self._on_host(i, samplers[i], steps[i], texts[i]) if undecided else int(token)
-        if begun:
-            self.drew()
         for i, sampler in enumerate(samplers):
             token = found[i]
             if sampler.matcher and token is not None and token != END:
@@ -499,6 +499,6 @@ class BatchDecoder(SharedCaches[Text]):
             self.decoder.first(text.ids, (), ())
             self.adopt([text], len(text.ids), keep)
 
-    def drew(self) -> None:
-        """Makes the decoder's generations refill their caches, because the state `token` was overwritten."""
+    def before_draw(self) -> None:
+        """Makes the decoder's generations refill their caches, because the state `token` is overwritten."""
         self.decoder.interrupt()

@@ -99,27 +99,41 @@ class Continuations:
     def advance(self) -> None:
         """Starts queued prompts; if none can start, continues all active rows by one token.
 
-        With `speculate`, a single active row is continued by the correct guesses and one more token.
+        With `speculate`, a single active row is continued by the correct guesses and one more token. After an error or
+        a KeyboardInterrupt, the next call repeats the step for the rows that got no token.
         """
         self.decoder.reserve(self._reserved)
-        if not self._admit() and not self._checked_step():
-            start = time.perf_counter()
-            texts = [row.text for row in self._live if row.text]
-            self.decoder.append(texts, [row.next for row in self._live])
-            steps = [row.drawn for row in self._live]
-            chosen = self.decoder.following([row.sampler for row in self._live], steps, texts)
-            observing = any(row.observe for row in self._live)
-            logits = self.decoder.logits() if observing else [None] * len(chosen)
-            seconds = time.perf_counter() - start
-            for row, token, own in zip(list(self._live), chosen, logits, strict=True):
-                if row.observe and own is not None and token is not None and token != END:
-                    row.observe(own, token)
-                row.run.decode_s += seconds
-                row.run.decode_tokens += 1
-                self._take(row, token)
-                if row.speculation:
-                    row.speculation.plain_step(seconds)
-        self._remove_ended()
+        before = [(row, row.text, row.drawn, len(row.text.ids)) for row in self._live if row.text]
+        try:
+            if not self._admit() and not self._checked_step():
+                self._plain_step()
+        except BaseException:
+            for row, text, drawn, held in before:
+                if row.drawn == drawn:
+                    del text.ids[held:]
+                    self.decoder.end(text)  # its rows are computed again from its ids
+            raise
+        finally:
+            self._remove_ended()
+
+    def _plain_step(self) -> None:
+        """Continues all active rows by one token."""
+        start = time.perf_counter()
+        texts = [row.text for row in self._live if row.text]
+        self.decoder.append(texts, [row.next for row in self._live])
+        steps = [row.drawn for row in self._live]
+        chosen = self.decoder.following([row.sampler for row in self._live], steps, texts)
+        observing = any(row.observe for row in self._live)
+        logits = self.decoder.logits() if observing else [None] * len(chosen)
+        seconds = time.perf_counter() - start
+        for row, token, own in zip(list(self._live), chosen, logits, strict=True):
+            if row.observe and own is not None and token is not None and token != END:
+                row.observe(own, token)
+            row.run.decode_s += seconds
+            row.run.decode_tokens += 1
+            self._take(row, token)
+            if row.speculation:
+                row.speculation.plain_step(seconds)
 
     def _checked_step(self) -> bool:
         """Continues the only active row by the correct guesses and one more token.
