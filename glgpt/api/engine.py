@@ -41,6 +41,10 @@ class FullError(Exception):
         self.retry_after = retry_after
 
 
+class EndedError(GlgptError):
+    """Raised if the engine has ended, after `close` or a failure."""
+
+
 @dataclass
 class Wanted:
     """A text of at most `tokens` tokens to generate after a prompt. `top` is the same as in `Choice`."""
@@ -83,6 +87,7 @@ class Engine:
         self._gone: list[Job] = []  # jobs to cancel
         self._jobs: dict[Job, None] = {}
         self._closed = False
+        self.failure: EndedError | None = None  # the error after which the model could not be started again
         self._usual = USUAL_SECONDS
         self._tokenizing = threading.Lock()  # the process that renders chat templates answers one request at a time
         ready: Future[None] = Future()
@@ -148,10 +153,10 @@ class Engine:
         self.model.sampler(SamplingOptions(constraint=constraint))
 
     def submit(self, job: Job) -> None:
-        """Queues a job. Raises FullError if the queue is full, and GlgptError after `close`."""
+        """Queues a job. Raises FullError if the queue is full, and EndedError after `close` or a failure."""
         with self._change:
             if self._closed:
-                raise GlgptError("the server is shutting down")
+                raise self._reason()
             self._check_room(len(job.choices))
             self._new.append(job)
             self._change.notify_all()
@@ -184,6 +189,9 @@ class Engine:
             self._change.notify_all()
         self._thread.join()
 
+    def _reason(self) -> EndedError:
+        return self.failure or EndedError("the server is shutting down")
+
     def _choice(self, index: int, wanted: Wanted, sampler: Sampler, emit: Callable[[Event], None]) -> Choice:
         ids, tokens = wanted.prompt.ids, min(wanted.tokens, self.context - len(wanted.prompt.ids) + 1)
         chunks = plan_segments(wanted.prompt.borders, len(ids), self.context, self._decoder.sizes)
@@ -213,8 +221,12 @@ class Engine:
                 ready.set_exception(error)
                 return
             ready.set_result(None)
-            while self._step():
-                pass
+            try:
+                while self._step():
+                    pass
+            except Exception as error:
+                logger.error("the model cannot be started again", exc_info=error)
+                self._fail(error)
 
     def _start(self, model: LanguageModel) -> None:
         if model.tokenizer is None:
@@ -258,20 +270,32 @@ class Engine:
         return True
 
     def _advance(self) -> None:
+        failure: GlgptError | None = None
         try:
             self._batch.advance()
             metrics.STEPS.inc()
         except Exception as error:  # a bug or a lost device: every request receives the error
             logger.error("a step of generation failed", exc_info=error)
             failure = error if isinstance(error, GlgptError) else GlgptError(f"the server failed: {error}")
-            for job in list(self._jobs):
+            for job in self._jobs:
                 for choice in job.choices:
                     choice.row.error, choice.row.ended = choice.row.error or failure, True
+        for job in list(self._jobs):
+            self._report(job)
+        if failure:  # after the reports, because a lost device cannot be used again
             self._shared.close()
             self._decoder.forget()
             self._start(self.model)
+
+    def _fail(self, error: Exception) -> None:
+        """Ends all jobs with an error after which the model could not be started again."""
+        self.failure = EndedError(f"the model failed and could not be started again: {error}; restart the server")
+        with self._change:
+            self._closed = True
+            self._jobs |= dict.fromkeys(self._new)
+            self._new = []
         for job in list(self._jobs):
-            self._report(job)
+            self._end(job)
 
     def _report(self, job: Job) -> None:
         """Finishes the texts of a job that have ended. After the last text, removes the job and updates the metrics."""
@@ -297,7 +321,7 @@ class Engine:
             for choice in job.choices:
                 self._batch.cancel(choice.row)
                 if not choice.done:
-                    choice.row.error = GlgptError("the server is shutting down")
+                    choice.row.error = self._reason()
                     choice.finish()
 
 

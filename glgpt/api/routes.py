@@ -25,7 +25,7 @@ from glgpt.api import metrics
 from glgpt.api.access import Access
 from glgpt.api.answers import Answer, usage
 from glgpt.api.choices import Event
-from glgpt.api.engine import Engine, FullError, Job, Wanted, each_seed
+from glgpt.api.engine import EndedError, Engine, FullError, Job, Wanted, each_seed
 from glgpt.api.errors import ApiError
 from glgpt.api.requests import (
     COMPLETION_TOKENS,
@@ -110,8 +110,9 @@ class Api:
     # -- GET ----------------------------------------------------------------------------------------------------
 
     async def _health(self, _: Request) -> Response:
-        """Answers a health check: 503 while the server shuts down."""
-        return JSONResponse({"status": "draining" if self.draining else "ok"}, 503 if self.draining else 200)
+        """Answers a health check: 503 while the server shuts down, and after the model has failed for good."""
+        status = "failed" if self.engine.failure else "draining" if self.draining else "ok"
+        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
     async def _metrics(self, _: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
@@ -157,7 +158,12 @@ class Api:
         )
 
     async def _body(self, request: Request) -> bytes:
-        """Returns the body. Raises ApiError if it is too large or not sent as JSON, or if the server shuts down."""
+        """Returns the body.
+
+        Raises ApiError if it is too large or not sent as JSON, or if the server shuts down or has failed.
+        """
+        if self.engine.failure:
+            raise _failure(self.engine.failure)
         if self.draining:
             raise ApiError(503, "the server is shutting down", retry_after=DRAIN_RETRY_S)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -233,6 +239,8 @@ class Api:
             finally:
                 self._compiling -= compiled
             self.engine.submit(job)
+        except EndedError as error:
+            raise _failure(error) from None
         except GlgptError as error:
             raise refused(error) from None
         except FullError as error:
@@ -300,7 +308,8 @@ def _sent(piece: dict[str, Any]) -> str:
 
 
 def _failure(error: GlgptError) -> ApiError:
-    return ApiError(400 if isinstance(error, ConstraintError) else 500, str(error))
+    status = 400 if isinstance(error, ConstraintError) else 503 if isinstance(error, EndedError) else 500
+    return ApiError(status, str(error))
 
 
 def _fingerprint(engine: Engine) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import queue
 import socket
 import threading
 import time
@@ -20,12 +21,14 @@ import pytest
 from helpers.chat_models import ENDLESS, chat_llama
 from starlette.requests import Request
 
-from glgpt.api.engine import Engine
+from glgpt.api.choices import Event
+from glgpt.api.engine import EndedError, Engine, Wanted
 from glgpt.api.errors import ApiError
 from glgpt.api.requests import ChatRequest, CompletionRequest
 from glgpt.api.routes import Api, _while_connected
 from glgpt.api.server import ApiServer
-from glgpt.errors import ArgumentError
+from glgpt.errors import ArgumentError, DeviceError
+from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.constraints import grammar
 from glgpt.inference.constraints.constraint import Constraint
 from glgpt.inference.model import LanguageModel
@@ -449,3 +452,26 @@ def test_the_server_does_not_end_while_a_constraint_is_compiled(engine: Engine) 
         return during, api.busy
 
     assert asyncio.run(compiling()) == (True, False)
+
+
+def test_a_lost_device_ends_all_requests_with_its_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if requests get no answer, or /health returns 200, after the model could not be started again."""
+
+    def lost(*_: object) -> None:
+        raise DeviceError("the device is lost")
+
+    engine = Engine(str(path), device="software")
+    try:
+        events: queue.Queue[Event] = queue.Queue()
+        job = engine.prepare([Wanted(engine.text_prompt("a"), 4, SamplingOptions())], events.put)
+        monkeypatch.setattr(engine._batch, "advance", lost)
+        monkeypatch.setattr(engine._shared, "reserve", lost)
+        engine.submit(job)
+        assert str(events.get(timeout=60).error) == "the device is lost"
+        engine._thread.join(60)
+        with pytest.raises(EndedError, match="could not be started again: the device is lost; restart the server"):
+            engine.submit(job)
+        health = asyncio.run(Api(engine)._health(Request({"type": "http"})))
+        assert not engine.busy and (health.status_code, health.body) == (503, b'{"status":"failed"}')
+    finally:
+        engine.close()
