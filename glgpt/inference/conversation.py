@@ -77,9 +77,13 @@ class Conversation:
         self._replace(self.messages[:index] + checked_messages([changed]) + self.messages[index + 1 :])
 
     def remove(self, index: int, end: int | None = None) -> None:
-        """Removes message `index`, or messages `index` .. `end` - 1. Raises ArgumentError if `index` does not exist."""
+        """Removes message `index`, or messages `index` .. `end` - 1.
+
+        Raises ArgumentError if `index` does not exist, and if `end` is less than `index`.
+        """
         start = self._checked(index)
-        self._replace(self.messages[:start] + self.messages[start + 1 if end is None else end :])
+        end = start + 1 if end is None else integer("end", end, start)
+        self._replace(self.messages[:start] + self.messages[end:])
 
     def clear(self) -> None:
         """Removes all messages except the system message."""
@@ -103,28 +107,30 @@ class Conversation:
 
         Raises GlgptError, and adds nothing, if the message cannot be used.
         """
-        before = self.messages, self.dropped
-        self._regenerated = 0
-        self.messages = [*self.messages, *checked_messages([{"role": "user", "content": text}])]
-        try:
-            return self.answer()
-        except GlgptError:
-            self.messages, self.dropped = before
-            raise
+        return self._answered([*self.messages, *checked_messages([{"role": "user", "content": text}])], 0)
 
     def regenerate(self) -> Iterator[str]:
         """Removes the last answer and returns a new one. If a seed was given, each new answer uses the next seed.
 
-        Raises ArgumentError if the conversation has no message to answer.
+        Raises ArgumentError if the conversation has no message to answer. If the new answer cannot begin, raises
+        GlgptError and keeps the last answer.
         """
         end = len(self.messages)
         while end and self.messages[end - 1]["role"] == "assistant":
             end -= 1
         if not end or self.messages[end - 1]["role"] in SYSTEM:
             raise ArgumentError("there is no message to answer")
-        self.messages = self.messages[:end]
-        self._regenerated += 1
-        return self.answer()
+        return self._answered(self.messages[:end], self._regenerated + 1)
+
+    def _answered(self, messages: list[dict[str, Any]], regenerated: int) -> Iterator[str]:
+        """Returns the answer to `messages`, which become the conversation's messages unless the answer cannot begin."""
+        before = self.messages, self.dropped, self._regenerated
+        self.messages, self._regenerated = messages, regenerated
+        try:
+            return self.answer()
+        except BaseException:  # also KeyboardInterrupt
+            self.messages, self.dropped, self._regenerated = before
+            raise
 
     def answer(self) -> Iterator[str]:
         """Returns the answer to the last message as pieces of text; `last` is its `Generation`.

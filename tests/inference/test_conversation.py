@@ -131,6 +131,8 @@ def test_edits_roll_the_caches_back_to_what_is_the_same(opened: Callable[..., La
     assert conversation.system is None and first_logits(conversation).tobytes() == fresh_logits(conversation).tobytes()
     with pytest.raises(ArgumentError, match="no message 99; the conversation has 5"):
         conversation.edit(99, "x")
+    with pytest.raises(ArgumentError, match="end is 1; it must be an integer, 3 or more"):
+        conversation.remove(3, 1)
     conversation.set_system("Brief.")
     conversation.clear()
     assert conversation.messages == [{"role": "system", "content": "Brief."}]
@@ -155,6 +157,25 @@ def test_an_answer_that_is_stopped_is_a_message(opened: Callable[..., LanguageMo
     pieces = list(itertools.islice(answer, 3))
     answer.close()  # type: ignore[attr-defined]
     assert conversation.messages[-1] == {"role": "assistant", "content": "".join(pieces)}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GlgptError])
+def test_an_answer_that_cannot_begin_changes_nothing(
+    opened: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Fails if a question without an answer stays, or the answer to be replaced is lost."""
+    conversation = Conversation(opened(), tokens=4, **GREEDY)
+    "".join(conversation.send("hello"))
+    before = list(conversation.messages)
+
+    def fails(*_: object) -> None:
+        raise error("stopped")
+
+    monkeypatch.setattr(conversation.model.chat_template.renderer, "render", fails)
+    for begin in (lambda: conversation.send("and you?"), conversation.regenerate):
+        with pytest.raises(error):
+            begin()
+        assert conversation.messages == before
 
 
 def test_a_full_context_is_cut_at_turns_and_keeps_the_system_message(opened: Callable[..., LanguageModel]) -> None:
