@@ -20,7 +20,7 @@ from glgpt.inference.constraints.masking import MaskedSampling
 from glgpt.inference.constraints.matcher import Matcher
 from glgpt.inference.generation import END, GenerationStats, continuation
 from glgpt.inference.sampling import NOT_FINITE, Sampler, recorded
-from glgpt.inference.saved.prefix import load_prefix, save_prefix
+from glgpt.inference.saved.prefix import SavedPrefix, save_prefix
 from glgpt.program.formats import Floats
 from glgpt.program.spec import Program
 
@@ -72,12 +72,12 @@ class Decoder:
         """Saves the chunks in the caches (`save_prefix`); returns the number of tokens saved."""
         return save_prefix(path, self.player, self._kept, about)
 
-    def restore(self, path: Path, about: Mapping[str, str]) -> int:
-        """Fills the caches with saved chunks (`load_prefix`) for later prompts; returns the number of tokens."""
-        kept = load_prefix(path, self.player, self._sizes, about)
+    def restore(self, saved: SavedPrefix) -> int:
+        """Fills the caches with saved chunks for later prompts; returns the number of tokens."""
+        kept = saved.load(self.player, self._sizes)
         self.interrupt()
         self._kept = kept
-        return sum(chunk.valid for chunk, _ in kept)
+        return saved.tokens
 
     @property
     def masked(self) -> MaskedSampling:

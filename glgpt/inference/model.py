@@ -35,6 +35,7 @@ from glgpt.inference.generation import Generation, GenerationStats, StopText, To
 from glgpt.inference.interventions import Intervention, Interventions, Patch, edits_of
 from glgpt.inference.programs import Parameters
 from glgpt.inference.sampling import Sampler, check_finite
+from glgpt.inference.saved.prefix import SavedPrefix
 from glgpt.inference.windows import Windows
 from glgpt.models.context import first_context, grown_context, largest_context
 from glgpt.models.spec import ModelConfig
@@ -463,11 +464,13 @@ class LanguageModel:
     def load_cache(self, path: str | Path) -> int:
         """Fills the caches from a file of `save_cache`; a chat that begins with these tokens computes only the rest.
 
-        Returns the number of tokens loaded. Raises FileError for a file of another model, format or device, and for a
-        damaged file; raises GlgptError for a split model.
+        The context grows as far as the file requires. Returns the number of tokens loaded. Raises FileError for a file
+        of another model, format or device, and for a damaged file; raises GlgptError for a split model.
         """
         decoder, about = self._cached_in_file()
-        return decoder.restore(Path(path), about)
+        saved = SavedPrefix(Path(path), about)
+        self._reserve(saved.tokens, 0)
+        return decoder.restore(saved)
 
     def _cached_in_file(self) -> tuple[Decoder, dict[str, str]]:
         """Returns the decoder, and the properties that the numbers in its caches depend on."""

@@ -110,6 +110,7 @@ def test_stdin_is_a_message(model: str) -> None:
         (["--message", "a", "--tokens", "0"], "--tokens"),
         (["--message", "a", "--cache", "/no/folder/cache"], "its folder does not exist"),
         (["--message", "a", "--cache", "/"], "is a folder; give a file"),
+        (["--message", "a", "--cache", "c", "--split", "ws://a"], "--cache cannot be combined with --split"),
     ],
 )
 def test_bad_input_ends_with_2(model: str, capsys: pytest.CaptureFixture[str], options: list[str], why: str) -> None:

@@ -15,6 +15,7 @@ from glgpt.cli import main
 from glgpt.errors import FileError
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import LanguageModel
+from glgpt.models import context
 
 GREEDY: dict[str, Any] = {"temperature": 0, "tokens": 12}
 
@@ -76,6 +77,19 @@ def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_p
         pytest.raises(FileError),
     ):
         model.load_cache(file)
+
+
+def test_the_context_grows_as_the_file_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a chat that outgrew the first context saves a file that the same model refuses."""
+    monkeypatch.setattr(context, "DEFAULT_CONTEXT", 64)
+    path, file = chat_llama(tmp_path / "model.gguf"), tmp_path / "cache"
+    with LanguageModel.from_pretrained(path, device="software") as model:
+        chat = Conversation(model, **GREEDY)
+        "".join(chat.send("hello " * 20))
+        chat.read_ahead()
+        tokens = model.save_cache(file)
+    with LanguageModel.from_pretrained(path, device="software") as model:
+        assert model.context == 64 < tokens == model.load_cache(file)
 
 
 def test_the_option_saves_and_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

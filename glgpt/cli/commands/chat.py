@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     messages = _messages(args)
     if messages is None and args.json:
         raise GlgptError("--json prints a finished conversation; give --message, or messages on stdin")
-    cache = _cache_file(args.cache)
+    cache = _cache_file(args)
     draw_in_one_thread(args)
     with Renderer() as renderer:
         renderer.start()  # the renderer's process starts while the model loads
@@ -95,9 +95,11 @@ def run(args: argparse.Namespace) -> int:
                 return _answers(args, conversation, messages)
 
 
-def _cache_file(name: str | None) -> Path | None:
-    """Returns the path of --cache. Raises GlgptError, before the model loads, if no file can be at that path."""
-    path = None if name is None else Path(name).expanduser()
+def _cache_file(args: argparse.Namespace) -> Path | None:
+    """Returns the path of --cache. Raises GlgptError, before the model loads, if the cache cannot be saved there."""
+    path = None if args.cache is None else Path(args.cache).expanduser()
+    if path and (args.split or args.plan):
+        raise GlgptError("--cache cannot be combined with --split or --plan: the servers hold the caches; leave it out")
     if path and path.is_dir():
         raise GlgptError(f"--cache {quoted(path, 300)} is a folder; give a file")
     if path and not path.parent.is_dir():
