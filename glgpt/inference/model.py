@@ -256,7 +256,7 @@ class LanguageModel:
             return self._speculated(how) or self._decoder.generate(*how)
         if edits.key not in self._edited:
             while len(self._edited) >= EDITED_KEPT:
-                self._close_edited(next(iter(self._edited)))
+                del self._edited[next(iter(self._edited))]  # not closed, because a generation may still use it
             sites, kernel = edits.sites(), self.choice.kernel
             program = programs.edited_program(self.device.limits, kernel, self.formats, sites)
             player = Player(self.device, program, self.choice.options, self.player.shared())
@@ -273,11 +273,6 @@ class LanguageModel:
         row = Row(ids, sampler, tokens, chunks)
         row.run = stats
         return Continuations(self._batch, [row], self.context, ends, speculate=True).stream(row, self._check_open)
-
-    def _close_edited(self, key: Any) -> None:
-        decoder = self._edited.pop(key)[0]
-        decoder.close()
-        decoder.player.close()
 
     def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """Returns the textures of these names exactly as stored in memory, one for each chunk (`inference.chunks`)."""
@@ -651,8 +646,10 @@ class LanguageModel:
             extra.close()
         if isinstance(self._decoder, Decoder):
             self._decoder.close()
-        for key in list(self._edited):
-            self._close_edited(key)
+        for decoder, _ in self._edited.values():
+            decoder.close()
+            decoder.player.close()
+        self._edited.clear()
         if self._template:
             self._template.renderer.close()
         self.player.close()

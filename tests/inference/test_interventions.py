@@ -147,6 +147,15 @@ def test_interleaved_generations_keep_their_edits(model: LanguageModel) -> None:
     assert len(model._edited) == 1 and len({tuple(text) for text in alone}) == 3
 
 
+def test_more_sets_of_interventions_than_are_retained_continue(model: LanguageModel) -> None:
+    """Fails if a new generation closes the program of one that is still running."""
+    edits = [[Ablate("h.0.mlp")], [Ablate("h.0.attn")], [Attend("h.0.attn", "uniform")]]
+    how: dict[str, Any] = {"temperature": 0, "eos": False}
+    alone = [list(model.generate_ids(IDS, 4, interventions=e, **how)) for e in edits]
+    running = [model.generate_ids(IDS, 4, interventions=e, **how) for e in edits]
+    assert [list(texts) for texts in zip(*(zip(*running, strict=True)), strict=True)] == alone
+
+
 def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
     """Fails if each layer, head, position or value records a program and compiles its shaders."""
     with LanguageModel.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
