@@ -14,7 +14,7 @@ from glgpt import ops
 from glgpt.api import metrics
 from glgpt.api.choices import Choice, Event
 from glgpt.api.tools import CallForm, Tools, for_template
-from glgpt.errors import GlgptError
+from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching.batch import SPARE, BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row
@@ -120,9 +120,12 @@ class Engine:
         Raises GlgptError for unusable messages or a missing chat template.
         """
         template = self.model.chat_template
-        written = for_template(messages, tools, template.mentions)
-        with self._tokenizing:
-            found = template.prompt(written, tools=tools.documents() if tools else None)
+        try:
+            written = for_template(messages, tools, template.mentions)
+            with self._tokenizing:
+                found = template.prompt(written, tools=tools.documents() if tools else None)
+        except RecursionError:
+            raise ArgumentError("the messages or the tools are nested too deeply; nest them less") from None
         if tools and tools.forced and (start := self.call_form.start):
             return ChatPrompt(found.ids + self.tokenizer.encode(start), found.borders)
         return found
@@ -133,9 +136,14 @@ class Engine:
         return CallForm.of(self.model.chat_template.mentions)
 
     def text_prompt(self, prompt: str | Sequence[int]) -> ChatPrompt:
-        """Returns the token ids of a text, or given ids after a check. Raises GlgptError for an unusable prompt."""
+        """Returns the token ids of a text, or given ids after a check. Raises GlgptError for an unusable prompt.
+
+        Does not check the ids that exceed the context.
+        """
         with self._tokenizing:
-            return ChatPrompt(self.model.check_ids(self.model.encode(prompt) if isinstance(prompt, str) else prompt))
+            ids = self.model.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            self.model.check_ids(ids[: self.context])
+        return ChatPrompt(ids)
 
     def prepare(self, wanted: Sequence[Wanted], emit: Callable[[Event], None]) -> Job:
         """Returns a job that generates these texts. `emit` receives the job's events, in the thread of the model.

@@ -75,6 +75,8 @@ class ApiError(Exception):
 def invalid_request(given: dict[str, Any], error: ValidationError) -> ApiError:
     """Returns the answer to a body that does not validate: the first field at fault, its value and what is allowed."""
     found = error.errors()
+    if not found[0]["loc"]:
+        return ApiError(400, f"the body has the key {in_json(found[0]['input'])}; keys must be Unicode text")
     found = [each for each in found if each["loc"][0] == found[0]["loc"][0]]
     places = [_place(given, each["loc"], each["type"] == "missing") for each in found]
     # pydantic reports an error for each type that a field may have. The type whose errors are nested deepest fits best.

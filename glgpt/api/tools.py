@@ -108,14 +108,17 @@ class Tools:
     def constraint(self, key: str) -> Constraint:
         """Returns the constraint of a forced call: the arguments, under the key `key`, match the function's schema.
 
-        Raises ConstraintError for a schema that is not JSON.
+        Raises ConstraintError for a schema that is not JSON, or is nested too deeply.
         """
         calls, own = [], {}
         for i, tool in enumerate(self.functions):
             schema = tool.function.parameters or dict(NO_PARAMETERS)
             if not COMBINED & schema.keys():  # the key would also forbid properties that only combined schemas define
                 schema = {"additionalProperties": False} | schema
-            own[str(i)] = _moved(schema, f"#/$defs/{i}")
+            try:
+                own[str(i)] = _moved(schema, f"#/$defs/{i}")
+            except RecursionError:
+                raise ConstraintError("the JSON schema is nested too deeply; nest it less") from None
             properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{i}"}}
             closed = {"required": ["name", key], "additionalProperties": False}
             calls.append({"type": "object", "properties": properties, **closed})

@@ -218,6 +218,13 @@ def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: 
     assert called.message.tool_calls[0].function.name == "now" and called.finish_reason == "tool_calls"
 
 
+def nested(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> None:
     import openai
 
@@ -254,6 +261,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
             "tools.1.function.parameters",
         ),
         "lacks json_schema": ({"response_format": {"type": "json_schema"}}, "response_format"),
+        "nested too deeply": ({"messages": [HELLO[0] | {"name": nested(600)}]}, "messages"),
         "context holds 1024": ({"messages": [{"role": "user", "content": "word " * 1200}]}, "messages"),
     }
     for said, (how, param) in wrong.items():
@@ -261,6 +269,9 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
             chat(client, **how)
         assert any(part in str(caught.value) for part in said.split("|")), caught.value
         assert caught.value.param == param and caught.value.type == "invalid_request_error"
+    with pytest.raises(openai.BadRequestError, match="the context holds 1024") as caught:
+        client.completions.create(model="any", prompt=[5] * 1100)
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
     head = {"Authorization": f"Bearer {KEY}"}
     post = "/v1/chat/completions"
     assert web.post(post, content=b"{", headers=head | {"Content-Type": "application/json"}).status_code == 400

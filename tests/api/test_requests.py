@@ -75,6 +75,8 @@ def test_a_long_value_is_shortened_before_it_is_escaped() -> None:
 def test_a_body_is_an_object() -> None:
     with pytest.raises(ApiError, match=r"^the body must be a JSON object$"):
         parsed(ChatRequest, b"[]")
+    with pytest.raises(ApiError, match=r'^the body has the key "\\+ud800"; keys must be Unicode text$'):
+        parsed(ChatRequest, b'{"\\ud800": 1}')
 
 
 @pytest.mark.parametrize("prompt", ["", [], [""], ["a", ""], [[1], []]])

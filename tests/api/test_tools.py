@@ -39,6 +39,14 @@ def test_the_schema_of_a_forced_call_means_what_it_did(parameters: dict[str, Any
         assert within or not alone or arguments.keys() - parameters.get("properties", {}).keys(), arguments
 
 
+def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+    schema = dict(CITY)
+    for _ in range(1000):
+        schema = {"properties": {"a": schema}}
+    with pytest.raises(ConstraintError, match="nested too deeply; nest it less"):
+        tools(schema).constraint("arguments")
+
+
 def test_a_diagnosis_takes_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if the diagnosis of a refused constraint compiles each of many functions for seconds."""
     checked: list[Constraint] = []
