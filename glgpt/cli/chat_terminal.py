@@ -193,10 +193,11 @@ class ChatTerminal:
             return
         assert self.conversation.last
         _say(statistics(self.conversation.last))
-        used = len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids)
+        context = self.conversation.model.max_context
+        used = min(context, len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids))
         count, dropped = _counted(self.conversation.messages), self.conversation.dropped
         left_out = f", and the model no longer reads the {dropped} oldest" if dropped else ""
-        _say(f"{count}{left_out}; {used} of {self.conversation.model.max_context} tokens of context")
+        _say(f"{count}{left_out}; {used} of {context} tokens of context")
 
 
 def _counted(messages: Sequence[object]) -> str:

@@ -155,7 +155,7 @@ class Conversation:
             messages.append({"role": "assistant", "content": generation.text})
         full = generation.stats.stopped == "tokens" and len(generation.ids) < self.tokens
         if full:
-            self.notice = f"the answer ends here: the context of {self.model.max_context} tokens is full"
+            self.notice = f"the answer ends here: the context of {self.model.context} tokens is full"
 
     def read_ahead(self) -> int:
         """Computes the last answer as part of the prompt, so that `answer` need not do it later.

@@ -424,9 +424,9 @@ class LanguageModel:
         """Answers like `chat`, for a prompt of `chat_template`. The answer ends when the context is full."""
         options = SamplingOptions.from_keywords(self.chat_sampling | sampling, ("tokens", "stop")).seeded()
         ids = self.check_ids(prompt.ids)
-        tokens = min(integer("tokens", tokens), self.max_context - len(ids) + 1)  # the last token is not fed back
-        sampler, stats = self.sampler(options), GenerationStats(len(ids))
+        tokens, sampler, stats = integer("tokens", tokens), self.sampler(options), GenerationStats(len(ids))
         self._reserve(len(ids), tokens)
+        tokens = min(tokens, self.context - len(ids) + 1)  # the last token is not fed back
         how = (ids, tokens, sampler, self.eos_ids, stats)
         if isinstance(self._decoder, Decoder):
             chunks = plan_segments(prompt.borders, len(ids), self.context, self._decoder.sizes)

@@ -18,6 +18,7 @@ from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.chunks import SIZES, plan_segments
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import LanguageModel
+from glgpt.models import context
 from glgpt.program.formats import Floats
 
 GREEDY: dict[str, Any] = {"temperature": 0}
@@ -203,6 +204,20 @@ def test_an_answer_ends_where_the_context_does(opened: Callable[..., LanguageMod
     "".join(conversation.send("hello " * 60))
     assert conversation.last and conversation.last.stats.slides == 0
     if conversation.last.stats.stopped == "tokens":
+        assert conversation.notice == "the answer ends here: the context of 256 tokens is full"
+
+
+def test_an_answer_ends_where_the_memory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if an answer that needs more memory than allowed drops the system message without a notice."""
+    monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
+    path = chat_llama(tmp_path / "model.gguf")
+    with LanguageModel.from_pretrained(path, device="software") as model:
+        small = model.player.program.nbytes()
+    with LanguageModel.from_pretrained(path, device="software", max_texture_memory=small) as model:
+        model.eos_ids = ()
+        conversation = Conversation(model, tokens=300, **GREEDY)
+        "".join(conversation.send("hello"))
+        assert model.context == 256 and conversation.last and conversation.last.stats.slides == 0
         assert conversation.notice == "the answer ends here: the context of 256 tokens is full"
 
 
