@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.chat_models import chat_llama
 from helpers.soak import mostly_soak
 
 from glgpt.checkpoint.opening import Checkpoint
@@ -217,6 +218,19 @@ def llama_unsplit(goldens: Path) -> Unsplit:
         beyond = list(model.generate_ids(ids, model.config.n_positions, temperature=0))
         logits, wanted = model.run_with_cache(ids)
         return Unsplit(ids, greedy, drawn, beyond, logits, dict(wanted))
+
+
+def test_a_closed_model_leaves_no_textures_and_no_process(tmp_path: Path) -> None:
+    with load(chat_llama(tmp_path / "model.gguf"), plan="0@here,1@here", device="software") as split:
+        before = split.texture_bytes
+        split.run_with_cache([1, 2, 3])
+        assert split.texture_bytes > before
+        split.release_captures()
+        assert split.texture_bytes == before
+        renderer = split.chat_template.renderer
+        split.chat_template.prompt([{"role": "user", "content": "hello"}])
+        assert renderer._process
+    assert not renderer._process
 
 
 @pytest.mark.slow

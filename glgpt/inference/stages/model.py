@@ -205,12 +205,18 @@ class SplitLanguageModel(LanguageModel):
         """Returns the dtype, the parts and their places, and the local texture memory in bytes."""
         return {"dtype": str(self.formats), "parts": self.parts, "texture_bytes": self.texture_bytes}
 
-    def close(self) -> None:
-        """Releases all local GL objects and closes the connections. Closing twice is harmless."""
-        self._closed = True
+    def release_captures(self) -> None:
+        """Releases the local stages' textures used for capturing activations; they are allocated again when needed."""
         for captures in self._captures_of.values():
             captures.close()
         self._captures_of.clear()
+
+    def close(self) -> None:
+        """Releases all local GL objects and closes the connections. Closing twice is harmless."""
+        self._closed = True
+        self.release_captures()
+        if self._template:
+            self._template.renderer.close()
         for stage in self._stages:
             if isinstance(stage, Local):
                 stage.stage.close()
