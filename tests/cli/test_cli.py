@@ -79,6 +79,7 @@ def test_bad_values_are_refused(args: str, capsys: Capture) -> None:
     [
         (["generate", ""], "prompt is empty"),
         (["generate", "x", "--ids", "1"], "give one of them"),
+        (["generate", "x", "--samples", "99999999999999"], "at most 10,000"),
         (["generate", "x" * 3000], "context of shakespeare holds 256"),
         (["generate", "--ids", "0,1024"], "1024"),
         (["generate", "--device", "97"], "97"),

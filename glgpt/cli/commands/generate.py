@@ -29,11 +29,13 @@ from glgpt.cli.format_check import add_check_option, check_format
 from glgpt.cli.option_types import count, positive
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import add_client_options, render_split, split_traffic
+from glgpt.errors import ArgumentError
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords
 from glgpt.inference.model import LanguageModel
 from glgpt.program.formats import AS_STORED
 from glgpt.system.files import named_errors
 
+MAX_SAMPLES = 10_000
 START = "\n\n"  # the prompt if none is given; it is not printed
 
 
@@ -60,7 +62,7 @@ def add_parser(sub: Subparsers) -> None:
     p.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; may repeat")
     p.add_argument(
         "--samples", type=positive, default=1, metavar="N",
-        help="generate N continuations at once, with the seeds S, S+1, ... (default 1)",
+        help=f"generate N continuations at once, with the seeds S, S+1, ... (default 1, at most {MAX_SAMPLES:,})",
     )  # fmt: skip
     add_sampling_options(p)
     add_json_option(p)
@@ -73,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs `glgpt generate`."""
     text = prompt_text(args, default=START)
     sampling = sampling_options(args)  # raises for values out of range before the model loads
+    if args.samples > MAX_SAMPLES:
+        raise ArgumentError(f"--samples {args.samples} is too many; give at most {MAX_SAMPLES:,}")
     if args.samples == 1:
         draw_in_one_thread(args)
     with open_model(args) as model:
