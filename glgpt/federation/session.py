@@ -233,10 +233,7 @@ class Files:
 
     def note(self, line: Mapping[str, Any]) -> None:
         """Appends a line to `rounds.jsonl`."""
-        with (self.folder / ROUNDS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.folder / ROUNDS, json.dumps(line, allow_nan=False))
 
     def notes(self) -> list[dict[str, Any]]:
         """Returns one line per round, merged from the round's lines in `rounds.jsonl`. Skips incomplete lines."""
@@ -342,6 +339,20 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
         except ValueError:
             continue
+
+
+def append_line(path: Path, line: str) -> None:
+    """Appends a line to a file; it is on disk when this returns.
+
+    If the file ends with an incomplete line, which a full disk or a killed process left, starts a new line first.
+    """
+    with path.open("a+b") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+        start = b"" if file.read(1) in (b"", b"\n") else b"\n"
+        file.write(start + line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_synced(path: Path, data: bytes) -> None:

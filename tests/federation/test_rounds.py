@@ -363,6 +363,22 @@ def test_notes_of_a_round_are_joined_and_a_cut_line_left_out(host):
     assert h.files.notes() == [{"round": 1, "loss": 3.0, "validation_loss": 3.5}, {"round": 2, "loss": 2.0}]
 
 
+def test_an_incomplete_last_line_does_not_swallow_the_next(host):
+    """Fails if a line is appended to the remainder of a line that a full disk or a killed gateway left."""
+    h = host(quorum=1)
+    member = h.join().member
+    h.begin()
+    updates = h.rounds.spool / f"{h.rounds.open.id}.jsonl"
+    for path in (updates, h.files.folder / "rounds.jsonl", h.files.site_folder / members.MEMBERS):
+        with path.open("a") as file:
+            file.write('{"round": 1, "lo')
+    h.send(member)
+    h.files.note({"round": 1, "loss": 3.0})
+    again = host()
+    assert list(again.rounds.open.updates) == [0] and again.rounds.members[0].accepted == 1
+    assert again.files.notes() == [{"round": 1, "loss": 3.0}]
+
+
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled):
     """Fails if a restarted gateway changes a settled round, whose reply may be half sent."""

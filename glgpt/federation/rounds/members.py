@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, ValuesView
@@ -20,7 +19,7 @@ from glgpt.federation import protocol, rules
 from glgpt.federation.invitations import Invitations, digest
 from glgpt.federation.protocol import Join
 from glgpt.federation.rounds.updates import OpenRound, Rejected
-from glgpt.federation.session import Files, Session, json_lines, write_synced
+from glgpt.federation.session import Files, Session, append_line, json_lines, write_synced
 
 MEMBERS = "members.jsonl"
 
@@ -261,10 +260,7 @@ class Members(Mapping[int, Member]):
 
     def keep(self, member: Member) -> None:
         """Writes a changed member to disk."""
-        with (self.files.site_folder / MEMBERS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(member.kept()) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.files.site_folder / MEMBERS, json.dumps(member.kept()))
         self._lines += 1
         if self._lines > MEMBER_LINES + len(self) + len(self._removed):
             self._write_members()

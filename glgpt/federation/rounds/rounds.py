@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import logging
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ from glgpt.federation.protocol import Update, Vector
 from glgpt.federation.replies import MemberStatus, PrivacyBudget, RoundMessage, RoundStatus, SessionStatus
 from glgpt.federation.rounds.members import Member, Members
 from glgpt.federation.rounds.updates import SPOOLED, OpenRound, Rejected, Reply, Spooled
-from glgpt.federation.session import Files, Session, json_lines, weights_id, write_synced
+from glgpt.federation.session import Files, Session, append_line, json_lines, weights_id, write_synced
 
 MAX_HELD_BYTES = 256 << 20  # maximum bytes of updates in a reply; instead of more, the reply holds their combination
 # In a site's folder: the file of the open round, the folder of its updates, and the folder of damaged updates
@@ -117,7 +116,7 @@ class Rounds:
                 unsound = True
                 self._quarantine(line, error)
         if unsound:
-            left = "".join(spooled.line() for spooled in round_.updates.values())
+            left = "".join(f"{spooled.line()}\n" for spooled in round_.updates.values())
             write_synced(lines, left.encode())
         if unsound and round_.closed and not self._enough(round_):
             round_.closed = round_.settled = False
@@ -198,10 +197,7 @@ class Rounds:
         file = self.spool / f"{round_.id}.{member.number}.f32"
         write_synced(file, after.astype("<f4").tobytes())
         spooled = Spooled(member.number, update.tokens, update.steps, update.loss, norm, file)
-        with (self.spool / f"{round_.id}.jsonl").open("a", encoding="utf-8") as lines:
-            lines.write(spooled.line())
-            lines.flush()
-            os.fsync(lines.fileno())
+        append_line(self.spool / f"{round_.id}.jsonl", spooled.line())
         round_.updates[member.number] = spooled
         member.accepted += 1
         member.strikes = 0

@@ -44,7 +44,7 @@ class Spooled:
 
     def line(self) -> str:
         """Returns the JSON line about this update in the round's list of updates."""
-        return json.dumps(asdict(self) | {"file": self.file.name}) + "\n"
+        return json.dumps(asdict(self) | {"file": self.file.name})
 
     def check(self, bounds: rules.Bounds, limits: rules.NormLimits, count: int) -> None:
         """Raises GlgptError or OSError if a limit is exceeded, or the file does not hold `count` finite values."""
