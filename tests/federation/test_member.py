@@ -15,12 +15,13 @@ pytest.importorskip("httpx", reason="make test-federate has what this needs")
 
 from helpers.fake_session import FakeFlower, make_files, make_session, serving
 
-from glgpt.errors import GlgptError
+from glgpt.errors import ArgumentError, GlgptError
 from glgpt.federation import protocol
 from glgpt.federation.gateway.connection import Client as Connection
 from glgpt.federation.member import host as host_module
 from glgpt.federation.member import join
 from glgpt.federation.member.host import Host, Link
+from glgpt.federation.rounds.members import Members
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -105,6 +106,35 @@ def test_words_of_a_host_reach_the_terminal_as_text(gateways, joined, monkeypatc
     found.client.socket.round = join.Round(SimpleNamespace(attempt="1-a", round=1), np.zeros(1, np.float32))
     found.client.socket._answered(protocol.Answer(type="rejected", attempt="1-a", why="\x1b[2J"))
     assert found.answers == [{"type": "rejected", "round": 1, "why": "\\x1b[2J"}]
+
+
+@pytest.mark.parametrize("name", ["x" * 41, "\udcff"], ids=ascii)
+def test_a_name_that_no_host_accepts_is_refused(gateways, joined, name):
+    """Regression: the client tried to join with it again and again."""
+    with pytest.raises(ArgumentError, match=r"--name .* is not UTF-8 text of at most 40 characters"):
+        joined(gateways[0], name)
+
+
+def test_a_client_reconnects_as_the_same_member(gateways, joined, monkeypatch):
+    """Fails if the first message of a new connection lacks the resume key of the previous one."""
+    admit, keys = Members.admit, []
+
+    def admits(self: Any, message: protocol.Join) -> Any:
+        keys.append(message.resume)
+        return admit(self, message)
+
+    monkeypatch.setattr(Members, "admit", admits)
+    found = joined(gateways[0])
+
+    def said(text: str) -> None:
+        if text.startswith("joined") and len(keys) == 1:
+            found.client.socket._connection.close()
+        elif text.startswith("joined"):
+            found.client.stop.set()
+
+    found.client.hooks.on_state = said
+    found.client.run()
+    assert keys == ["", found.client.worker.slot.key]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import ClientConnection, connect
 
-from glgpt.errors import GlgptError, quoted
+from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.federation import protocol
 from glgpt.federation.member.host import Host, Link
 from glgpt.federation.member.worker import Asked, Worker, host_folder, ids_of, open_slot
@@ -70,7 +70,7 @@ class Socket:
     """Holds the round to train. A thread keeps the connection to the host open, and reconnects if it is lost."""
 
     link: Link
-    join: Callable[[], Join]
+    join: Join  # the first message of each connection
     hooks: Hooks
     on_welcome: Callable[[Welcome], None]
     session: Session
@@ -110,7 +110,7 @@ class Socket:
                     ping_timeout=STALL_TIMEOUT_S,
                 ) as connection:
                     self._connection = connection
-                    self._say(self.join().model_dump())
+                    self._say(self.join.model_dump())
                     self._listen(connection)
                     wait = MIN_BACKOFF_S
             except ConnectionClosed as ended:
@@ -152,6 +152,7 @@ class Socket:
     def _heed(self, connection: ClientConnection, text: str) -> None:
         said = protocol.parsed_from_host(text)
         if isinstance(said, Welcome):
+            self.join = self.join.model_copy(update={"resume": said.resume})
             self.on_welcome(said)
             self._announce()
         elif isinstance(said, RoundOffer):
@@ -228,9 +229,14 @@ class Socket:
 
 
 class Client:
-    """A desktop client that trains a session's rounds, on the session's text or on its own `text`."""
+    """A desktop client that trains a session's rounds, on the session's text or on its own `text`.
+
+    Raises ArgumentError for an invalid `name`, and GlgptError if the client cannot take part.
+    """
 
     def __init__(self, link: Link, text: Text | None, *, name: str, device: str | int, hooks: Hooks) -> None:
+        if len(name) > protocol.MAX_NAME or name != name.encode(errors="ignore").decode():
+            raise ArgumentError(f"--name {quoted(name)} is not UTF-8 text of at most {protocol.MAX_NAME} characters")
         self.link, self.hooks, self.name, self.own = link, hooks, name, text
         self.host = Host(link)
         self.session = self.host.session()
@@ -242,7 +248,7 @@ class Client:
         self.ids = self._ids(text)
         hooks.say("compiling the shaders")
         self.worker = Worker(self.session, self.ids, device, open_slot(self.folder))
-        self.socket = Socket(link, self._join, hooks, self._welcome, self.session)
+        self.socket = Socket(link, self._join(), hooks, self._welcome, self.session)
 
     def _ids(self, text: Text | None) -> Ids:
         s = self.session
