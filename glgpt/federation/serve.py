@@ -104,9 +104,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Operation:
-    """Options of the gateways: an address for the metrics of each (empty: no metrics), the level and format of logs."""
+    """Options of the gateways: the address of the first one's metrics (None: no metrics), the level and format of logs.
 
-    metrics: Sequence[Place] = ()
+    The metrics of each further gateway have the next port.
+    """
+
+    metrics: Place | None = None
     log_level: str = "info"
     log_format: str = "text"
 
@@ -249,14 +252,31 @@ def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--ho
         return found
 
 
-def fleet_place(port: int, gateways: Sequence[Place]) -> Place:
-    """Returns the `Place` of SuperLink (port 0: any free port).
+@dataclass(frozen=True)
+class Places:
+    """The addresses of a session's servers."""
 
-    Raises ArgumentError if the port is in use, or is the port of one of `gateways`.
-    """
-    if port in [place.port for place in gateways]:
-        raise ArgumentError(f"--fleet-port {port} is a gateway's port; choose another")
-    return places(Place(port=port), (), 1, "--fleet-port")[0]
+    gateways: list[Place]
+    superlink: Place
+    metrics: list[Place]  # one per gateway; empty: no metrics
+
+    @classmethod
+    def find(cls, first: Place, urls: Sequence[str], gateways: int, fleet_port: int, metrics: Place | None) -> Places:
+        """Returns the addresses, with consecutive ports for several gateways (0: any free ports).
+
+        `first` is the address of the first gateway, and `metrics` that of its metrics. Raises ArgumentError as `places`
+        does, and if two servers would have the same port.
+        """
+        superlink = places(Place(port=fleet_port), (), 1, "--fleet-port")
+        measured = places(metrics, (), gateways, "--metrics") if metrics else []
+        found = places(first, urls, gateways)
+        used = [place.port for place in found]
+        for option, added in (("--fleet-port", superlink), ("--metrics", measured)):
+            for place in added:
+                if place.port in used:
+                    raise ArgumentError(f"{option} {place.port} is another server's port; choose another")
+            used += [place.port for place in added]
+        return cls(found, superlink[0], measured)
 
 
 def end_leftovers(files: Files) -> None:
@@ -308,15 +328,15 @@ class Supervisor:
             raise FileError(f"{quoted(files.run, 300)} is being served by another process")
         self._unlock = unlock
         end_leftovers(files)
-        self.places, self.operation = places(place, urls, self.session.gateways), operation or Operation()
+        self.operation = operation or Operation()
+        self.places = Places.find(place, urls, self.session.gateways, fleet_port, self.operation.metrics)
         self.evaluator = SessionEvaluator(files, device)
-        self.superlink_port = fleet_place(fleet_port, self.places).port
         self._serverapp = files.folder / "serverapp.pid"
         self._serverapp.unlink(missing_ok=True)
         secret, home = files.folder / "superexec.key", files.folder / "flower"
         home.mkdir(exist_ok=True)
         environment = processes.environment(home)
-        port = self.superlink_port
+        port = self.places.superlink.port
         self.database = files.folder / SUPERLINK
         processes.shrink_database(self.database)
         self.superlink = self._process(
@@ -340,10 +360,10 @@ class Supervisor:
         return Process(name, command, environment, self.files.logs / f"{name}.log")
 
     def _gateway_command(self, site: int) -> list[str]:
-        p = self.places[site]
+        p = self.places.gateways[site]
         command = [sys.executable, "-m", "glgpt.federation.gateway", str(self.files.run.absolute())]
         command += ["--site", str(site)]
-        command += ["--host", p.host, "--port", str(p.port), "--superlink", f"127.0.0.1:{self.superlink_port}"]
+        command += ["--host", p.host, "--port", str(p.port), "--superlink", f"127.0.0.1:{self.places.superlink.port}"]
         if p.url:
             command += ["--origin", p.origin()]
             command += [] if p.tls_cert else ["--proxied"]
@@ -351,7 +371,7 @@ class Supervisor:
             command += ["--tls-cert", p.tls_cert, "--tls-key", p.tls_key]
         o = self.operation
         if o.metrics:
-            command += ["--metrics", o.metrics[site].host, str(o.metrics[site].port)]
+            command += ["--metrics", o.metrics.host, str(self.places.metrics[site].port)]
         return [*command, "--log-level", o.log_level, "--log-format", o.log_format]
 
     @property
@@ -373,7 +393,7 @@ class Supervisor:
             return
         self._asked = time.monotonic()
         try:
-            self._control = self._control or Control(self.superlink_port)
+            self._control = self._control or Control(self.places.superlink.port)
             active = [run for run in self._control.runs() if not run.status.startswith("finished")]
             for run in active:
                 if run.run_id != self._run:  # started by an earlier `serve`; its ServerApp may be gone
@@ -406,15 +426,15 @@ class Supervisor:
     # -- the session ------------------------------------------------------------------------------------------------
 
     def links(self) -> list[dict[str, str]]:
-        """Returns each gateway's links for desktops, for the host's dashboard (private), and for browsers.
+        """Returns each gateway's links for desktops, the host's dashboard (private) and browsers, and of its metrics.
 
-        Without an exported page, browsers get no link. Also replaces each gateway's token for this machine's
+        Without an exported page, there is no link for browsers. Also replaces each gateway's token for this machine's
         commands.
         """
         path = self.files.folder / HOSTS
         before = read_json(path).get("gateways", []) if path.exists() else []
         found, hosts = [], []
-        for site, place in enumerate(self.places):
+        for site, place in enumerate(self.places.gateways):
             invitations = Files(self.files.run, site).invitations()
             for old in before:
                 invitations.revoke(digest(old["token"]))
@@ -423,6 +443,8 @@ class Supervisor:
             links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={invitations.create(kind=HOST_LINK)}"}
             if (self.files.page / "index.html").is_file():
                 links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"
+            if self.places.metrics:
+                links["metrics"] = f"{self.places.metrics[site].base()}metrics"
             found.append(links)
         write_json(path, {"gateways": hosts}, private=True)
         return found
@@ -465,7 +487,7 @@ class Supervisor:
 
     def _listening(self) -> bool:
         try:
-            for place in self.places:
+            for place in self.places.gateways:
                 socket.create_connection((place.host, place.port), 1).close()
             return True
         except OSError:

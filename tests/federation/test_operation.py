@@ -18,7 +18,7 @@ from helpers.federation_peer import Peer  # noqa: E402
 
 from glgpt.federation.operation import metrics  # noqa: E402
 from glgpt.federation.operation.logs import log_to_stderr  # noqa: E402
-from glgpt.federation.serve import Operation, Place, Supervisor  # noqa: E402
+from glgpt.federation.serve import Operation, Place, Places, Supervisor  # noqa: E402
 from glgpt.system.metrics import metrics_server  # noqa: E402
 
 
@@ -54,8 +54,9 @@ def test_health_and_metrics_of_a_gateway(served: Any) -> None:
 def test_the_gateways_get_what_the_operator_asked_for(tmp_path: Path) -> None:
     supervisor = Supervisor.__new__(Supervisor)
     supervisor.files = type("F", (), {"run": tmp_path})()  # type: ignore[assignment]
-    supervisor.places, supervisor.superlink_port = [Place(), Place(port=8044)], 1
-    supervisor.operation = Operation([Place(port=9000), Place(port=9001)], "debug", "json")
+    measured = [Place(port=9000), Place(port=9001)]
+    supervisor.places = Places([Place(), Place(port=8044)], Place(port=1), measured)
+    supervisor.operation = Operation(measured[0], "debug", "json")
     command = supervisor._gateway_command(1)
     assert command[command.index("--metrics") + 1 :] == [
         "127.0.0.1", "9001", "--log-level", "debug", "--log-format", "json",

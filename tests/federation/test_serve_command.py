@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from helpers.fake_session import Clock, Host, make_files
 from glgpt.errors import GlgptError
 from glgpt.federation.flower import processes
 from glgpt.federation.operation.rollback import roll_back
-from glgpt.federation.serve import PROCESSES, SUPERLINK, Place, end_leftovers
+from glgpt.federation.serve import PROCESSES, SUPERLINK, Operation, Place, Places, Supervisor, end_leftovers
 from glgpt.federation.session import ENDED, Checkpoint, Files
 from glgpt.federation.session_evaluator import SessionEvaluator
 from glgpt.system.files import write_json
@@ -111,6 +112,37 @@ def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, 
         for leader in leaders:
             if alive(leader):
                 os.killpg(leader, 9)
+
+
+def test_a_port_that_a_killed_serve_left_in_use_is_free_again(run: Path) -> None:
+    """Regression: a session with --metrics could not be continued after its `serve` was killed."""
+    listens = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    command = [sys.executable, "-c", f"{listens}; time.sleep(60)", str(run)]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as left:
+        assert left.stdout
+        port = int(left.stdout.readline())
+        files = Files(run)
+        (files.folder / PROCESSES).write_text(f"{left.pid}\n")
+        supervisor = Supervisor(
+            files, Place(port=0), (), "software", lambda _: None, operation=Operation(Place(port=port))
+        )
+    assert supervisor.links()[0]["metrics"] == f"http://127.0.0.1:{port}/metrics"
+    supervisor._unlock()
+
+
+def test_two_servers_of_a_session_have_two_ports(tmp_path: Path, capsys: Capture) -> None:
+    """Regression: a gateway whose metrics had a port of the session ended again and again."""
+    (tmp_path / "text").write_text("To be, or not to be. " * 200)
+    first, second = (Places.find(Place(port=0), (), 1, 0, None).gateways[0] for _ in range(2))
+    serve = ("federate", "serve", str(tmp_path / "text"), "--out", str(tmp_path / "new"), "--port", str(first.port))
+    for more in (("--fleet-port", str(first.port)), ("--metrics", str(first.port))):
+        assert f"{more[0]} {first.port} is another server's port; choose another" in refused(capsys, *serve, *more)
+    more = ("--fleet-port", str(second.port), "--metrics", str(second.port))
+    assert f"--metrics {second.port} is another server's port; choose another" in refused(capsys, *serve, *more)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        more = ("--metrics", str(other.getsockname()[1]))
+        assert "cannot be used: Address already in use; change it with --metrics" in refused(capsys, *serve, *more)
+    assert not (tmp_path / "new").exists()
 
 
 def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:

@@ -42,17 +42,17 @@ def add_parser(group: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs `glgpt federate serve`."""
     check_extra()
-    from glgpt.federation.serve import Operation, Place, Supervisor, export_page, fleet_place, places
+    from glgpt.federation.serve import Operation, Place, Places, Supervisor, export_page
     from glgpt.federation.session import ENDED, Files
     from glgpt.training.loop import stoppable
 
     check_options(args)
     place = Place(args.host, args.port, args.tls_cert, args.tls_key)
-    metrics_place = Place(*listening(args.metrics, "--metrics")) if args.metrics is not None else None
+    metrics = Place(*listening(args.metrics, "--metrics")) if args.metrics is not None else None
     if not Files(Path(args.out)).exists:
         # Checks the ports before a new run is made. The ports of an existing session are not checked, because processes
         # of a killed `serve` may still hold them.
-        fleet_place(args.fleet_port, places(place, args.url, args.gateways))
+        Places.find(place, args.url, args.gateways, args.fleet_port, metrics)
     files = _session(args)
     if args.rollback:
         _roll_back(args, files)
@@ -68,7 +68,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.no_page and not (files.page / "index.html").is_file():
         with progress("exporting the page", "B") as show:
             why = export_page(files, session, args.preset, show)
-    metrics = places(metrics_place, (), session.gateways, "--metrics") if metrics_place else []
     operation = Operation(metrics, args.log_level, args.log_format)
     with stoppable() as stop:
         supervisor = Supervisor(
@@ -82,8 +81,6 @@ def run(args: argparse.Namespace) -> int:
         )
 
         def ready(links: list[dict[str, str]]) -> None:
-            for link, at in zip(links, metrics, strict=False):
-                link["metrics"] = f"{at.base()}metrics"
             print_links(args, session, links, why)
 
         done = supervisor.run(ready, lambda: bool(stop))
