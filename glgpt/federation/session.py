@@ -39,6 +39,7 @@ from glgpt.training.settings import Settings
 
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
 PAUSED, ENDED = "paused", "ended"  # marker files for decisions of the host
+UNDONE = "undone"  # file with the number of rounds that rollbacks have undone; without it, none was undone
 KEPT_CHECKPOINTS = 2  # number of earlier checkpoints that are retained in addition to the last one
 
 
@@ -243,6 +244,15 @@ class Files:
         """Deletes the lines of rounds after `number`, and the evaluation of round `number`."""
         lines = [x for x in json_lines(self.folder / ROUNDS) if x["round"] < number + ("clients" in x)]
         write_synced(self.folder / ROUNDS, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    def undone_rounds(self) -> int:
+        """Returns the number of rounds that rollbacks have undone; members have seen the results of these rounds."""
+        path = self.folder / UNDONE
+        return int(path.read_text("utf-8")) if path.exists() else 0
+
+    def count_undone(self, rounds: int) -> None:
+        """Adds to the number that `undone_rounds` returns."""
+        write_synced(self.folder / UNDONE, str(self.undone_rounds() + rounds).encode())
 
     @property
     def paused(self) -> bool:

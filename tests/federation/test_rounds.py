@@ -243,6 +243,10 @@ def test_with_noise_no_change_is_beyond_the_clip_and_all_count_alike(host, strea
     else:
         assert [rules.norm(row - h.before) <= 0.5 * (1 + 1e-5) for row in rows] == [True] * 3
     assert h.rounds.figures()["epsilon"] == pytest.approx(rules.epsilon(1.0, 1), abs=1e-4)
+    h.files.count_undone(1)
+    h.files.count_undone(2)  # the members have seen the results of three rounds that were then undone
+    assert h.rounds.figures()["epsilon"] == pytest.approx(rules.epsilon(1.0, 4), abs=1e-4)
+    assert h.rounds.status()["epsilon"] == pytest.approx(rules.epsilon(1.0, 3), abs=1e-4)
 
 
 def test_paused_nobody_is_asked(host, clock):

@@ -177,7 +177,7 @@ def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
     unlock()
     assert roll_back(files, 2) == 1
     held = files.checkpoint()
-    assert held.round == 1 and np.array_equal(held.parameters, before + 1)
+    assert held.round == 1 and np.array_equal(held.parameters, before + 1) and files.undone_rounds() == 2
     assert [sorted(line) for line in files.notes()] == [["clients", "devices", "loss", "round", "streamed", "tokens"]]
     assert (run / METRICS).read_text() == ""  # removed, since the round will be evaluated again
     assert Host(files, Clock()).rounds.open is None and not (files.folder / SUPERLINK).exists()

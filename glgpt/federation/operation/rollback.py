@@ -16,7 +16,8 @@ def roll_back(files: Files, rounds: int) -> int:
     """Undoes the last `rounds` rounds of a session. Returns the number of the last remaining round.
 
     Deletes the records of the undone rounds, the updates of an open round and SuperLink's database. The checkpoint is
-    replaced last, so that an interrupted rollback can be repeated. Raises ArgumentError if the checkpoint of the last
+    replaced last, so that an interrupted rollback can be repeated; the undone rounds then count twice for the privacy
+    budget, which is the safe side. Raises ArgumentError if the checkpoint of the last
     remaining round was not retained, and FileError if the session is being served.
     """
     unlock = lock_folder(files.folder)
@@ -42,6 +43,7 @@ def roll_back(files: Files, rounds: int) -> int:
         with RunFolder(files.run) as run:
             run.rewind(max(0, session.first_step(number + 1) - 1))  # `serve` then evaluates round `number` again
         files.keep_notes(number)
+        files.count_undone(rounds)
         files.go_back(number)
     finally:
         unlock()

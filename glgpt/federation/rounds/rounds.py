@@ -343,9 +343,11 @@ class Rounds:
         }
 
     def _privacy(self, rounds: int) -> PrivacyBudget:
-        """Returns the privacy budget that this many rounds spend; {} if the session adds no noise."""
-        noise = self.session.dp_noise
-        return {"epsilon": round(rules.epsilon(noise, rounds), 4), "delta": rules.DELTA} if noise else {}
+        """Returns the privacy budget that this many rounds and the undone ones spend; {} if no noise is added."""
+        if not (noise := self.session.dp_noise):
+            return {}
+        spent = rules.epsilon(noise, rounds + self.files.undone_rounds())
+        return {"epsilon": round(spent, 4), "delta": rules.DELTA}
 
     def _in_round(self, member: Member) -> dict[str, Any]:
         """Returns a member's step in the open round (0 before the offer), and whether its update was accepted."""
