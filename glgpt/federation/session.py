@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from glgpt import models
@@ -224,13 +224,24 @@ class Files:
                 number = int((file.metadata() or {})["round"])
             parameters = arrays.pop("parameters")
         except Exception as error:  # safetensors has its own exceptions
-            raise FileError(f"{quoted(path, 300)} is damaged: {quoted(error, 200)}") from None
+            raise self._damaged(path, error) from None
         return Checkpoint(number, parameters, {k.removeprefix("memory."): v for k, v in arrays.items()})
 
     def round_of(self) -> int:
-        """Returns the round of the last checkpoint, without reading its arrays."""
-        with safe_open(self.folder / CHECKPOINT, framework="numpy") as file:
-            return int((file.metadata() or {})["round"])
+        """Returns the round of the last checkpoint, without reading its arrays. Raises FileError if it is damaged."""
+        path = self.folder / CHECKPOINT
+        try:
+            with safe_open(path, framework="numpy") as file:
+                return int((file.metadata() or {})["round"])
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise self._damaged(path, error) from None
+
+    def _damaged(self, path: Path, error: Exception) -> FileError:
+        """Returns the error for a damaged checkpoint. If an earlier one is retained, the message says how to use it."""
+        advice = ""
+        if path.name == CHECKPOINT and self.kept_rounds():
+            advice = "; return to the previous round with glgpt federate serve --out RUN --rollback 1"
+        return FileError(f"{quoted(path, 300)} is damaged: {quoted(error, 200)}{advice}")
 
     def note(self, line: Mapping[str, Any]) -> None:
         """Appends a line to `rounds.jsonl`."""

@@ -25,7 +25,7 @@ from glgpt.errors import GlgptError
 from glgpt.federation.flower import processes
 from glgpt.federation.operation.rollback import roll_back
 from glgpt.federation.serve import PROCESSES, SUPERLINK, Operation, Place, Places, Supervisor, end_leftovers
-from glgpt.federation.session import ENDED, Checkpoint, Files
+from glgpt.federation.session import CHECKPOINT, ENDED, Checkpoint, Files
 from glgpt.federation.session_evaluator import SessionEvaluator
 from glgpt.system.files import write_json
 from glgpt.system.locks import lock_folder
@@ -145,8 +145,12 @@ def test_two_servers_of_a_session_have_two_ports(tmp_path: Path, capsys: Capture
     assert not (tmp_path / "new").exists()
 
 
-def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
-    """Fails if weights, lines of rounds.jsonl, metrics or the open round stay after a rollback."""
+@pytest.mark.parametrize("damaged", [False, True])
+def test_rollback_undoes_rounds(run: Path, capsys: Capture, damaged: bool) -> None:
+    """Fails if weights, lines of rounds.jsonl, metrics or the open round stay after a rollback.
+
+    Regression: a session whose last checkpoint was damaged could not be rolled back, and each command had a traceback.
+    """
     host = Host(Files(run), Clock())
     files, before = host.files, host.before
     settings = asdict(files.session().settings)
@@ -170,6 +174,12 @@ def test_rollback_undoes_rounds(run: Path, capsys: Capture) -> None:
     host.send(member)
     (files.folder / SUPERLINK).touch()
     serve = ("federate", "serve", "--out", str(run), "--no-page", *AGREED)
+    if damaged:
+        with (files.folder / CHECKPOINT).open("r+b") as file:
+            file.truncate(100)
+        for command in (serve, ("federate", "status", str(run))):
+            said = refused(capsys, *command)
+            assert "is damaged: " in said and "return to the previous round with" in said
     assert "has checkpoints for --rollback 1 or 2" in refused(capsys, *serve, "--rollback", "3")
     unlock = lock_folder(files.folder)
     assert unlock is not None

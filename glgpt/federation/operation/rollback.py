@@ -25,7 +25,13 @@ def roll_back(files: Files, rounds: int) -> int:
         raise FileError(f"{quoted(files.run, 300)} is being served by another process; stop it first")
     try:
         end_leftovers(files)
-        done, kept = files.round_of(), files.kept_rounds()
+        kept = files.kept_rounds()
+        try:
+            done = files.round_of()
+        except FileError:
+            if not kept:
+                raise
+            done = kept[-1] + 1  # the last checkpoint is damaged; it follows the last retained one
         number = done - rounds
         if number not in kept:
             possible = " or ".join(str(done - k) for k in reversed(kept))
