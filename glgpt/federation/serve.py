@@ -54,7 +54,9 @@ MAX_RESTARTS = 20  # maximum number of starts of a process within ten minutes; c
 HOST_LIFE_S = 366 * 24 * 3600.0
 SUPERLINK = "superlink.sqlite"  # database file, in the session's folder
 PROCESSES = "processes"  # file in the session's folder: the process id of each process group's leader
-HOSTS = "host.json"  # file in the session's folder: each gateway's address, and the token for this machine's commands
+# File in the session's folder, with each gateway's local address, base URL of links, and token for this machine's
+# commands
+HOSTS = "host.json"
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,14 @@ class Place:
         """Returns the base URL for links."""
         if self.url:
             return self.url if self.url.endswith("/") else self.url + "/"
-        return f"{'https' if self.tls_cert else 'http'}://{self.host}:{self.port}/"
+        return self._url(self.host)
+
+    def local(self) -> str:
+        """Returns the base URL for requests from this machine, which also works if `base` leads through a proxy."""
+        return self._url("127.0.0.1" if self.host in ("", "0.0.0.0") else self.host)
+
+    def _url(self, host: str) -> str:
+        return f"{'https' if self.tls_cert else 'http'}://{host}:{self.port}/"
 
     def origin(self) -> str:
         """Returns the origin that browsers send for this address: without a path or the scheme's default port."""
@@ -439,7 +448,8 @@ class Supervisor:
             for old in before:
                 invitations.revoke(digest(old["token"]))
             base, token = place.base(), invitations.create()
-            hosts.append({"token": invitations.create(HOST_LIFE_S, None, COMMANDS), "address": base})
+            commands = invitations.create(HOST_LIFE_S, None, COMMANDS)
+            hosts.append({"token": commands, "address": place.local(), "base": base})
             links = {"desktop": f"{base}#{token}", "dashboard": f"{base}#host={invitations.create(kind=HOST_LINK)}"}
             if (self.files.page / "index.html").is_file():
                 links["browser"] = f"{base}train/#view=train&tokens=1&together={token}"

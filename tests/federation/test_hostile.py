@@ -22,12 +22,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync import client as sync
 
 from glgpt.cli import main
+from glgpt.cli.commands.federate.common import call_gateway
 from glgpt.errors import GlgptError
 from glgpt.federation import protocol
 from glgpt.federation.invitations import COMMANDS, HOST, HOST_LINK, digest
 from glgpt.federation.operation import logs
 from glgpt.federation.operation.logs import MAX_RECORDS, PERIOD_S, Throttle, rotate
-from glgpt.federation.serve import Place, Supervisor
+from glgpt.federation.serve import Place, Places, Supervisor
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -358,11 +359,14 @@ def test_a_dashboards_link_works_once(served):
 def test_each_start_ends_the_token_of_the_last_one(tmp_path):
     files = make_files(tmp_path / "run")
     supervisor = Supervisor.__new__(Supervisor)
-    supervisor.files, supervisor.places = files, [Place(url="https://example.org/team/")]
+    places = [Place(host="0.0.0.0", port=1234, url="https://example.org/team/")]
+    supervisor.files, supervisor.places = files, Places(places, Place(), [])
     first = supervisor.links()
     path = files.folder / "host.json"
     assert path.stat().st_mode & 0o777 == 0o600
-    own = json.loads(path.read_text())["gateways"][0]["token"]
+    (stored,) = json.loads(path.read_text())["gateways"]
+    assert (stored["address"], stored["base"]) == ("http://127.0.0.1:1234/", "https://example.org/team/")
+    own = stored["token"]
     assert own not in str(first)  # the dashboard's link has another token
     files.invitations().check(own, COMMANDS)
     supervisor.links()
@@ -373,14 +377,26 @@ def test_each_start_ends_the_token_of_the_last_one(tmp_path):
         files.invitations().check(links[0]["dashboard"].partition("#host=")[2], HOST_LINK)
 
 
+def test_commands_of_the_host_accept_a_certificate_for_another_name(tmp_path, monkeypatch):
+    """Regression: a session behind a proxy, or with a certificate for its public name, was reported as not running."""
+    cert, key = certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    files = make_files(tmp_path / "run")
+    with serving(files, FakeFlower(files), ssl_certfile=str(cert), ssl_keyfile=str(key)) as host:
+        address = host.address.replace("http://127.0.0.1", "https://localhost")  # the certificate is for 127.0.0.1
+        own = {"token": host.gateway.invitations.create(kind=COMMANDS), "address": address}
+        assert (call_gateway(own, "GET", "v1/status") or {})["session"] == files.session().id
+
+
 def test_the_link_command_prints_another_link(served, capsys):
     host = served()
     token = host.gateway.invitations.create(kind=COMMANDS)
     path = host.gateway.files.folder / "host.json"
-    path.write_text(json.dumps({"gateways": [{"token": token, "address": host.address}]}))
+    hosts = {"gateways": [{"token": token, "address": host.address, "base": "https://example.org/team/"}]}
+    path.write_text(json.dumps(hosts))
     assert main(["federate", "link", str(host.gateway.files.run)]) == 0
     link = capsys.readouterr().out.strip()
-    assert link.startswith(f"{host.address}#host=")
+    assert link.startswith("https://example.org/team/#host=")
     assert main(["federate", "link", str(host.gateway.files.run), "--rotate", "--json"]) == 0
     (other,) = json.loads(capsys.readouterr().out)["dashboards"]
     host.gateway.invitations.check(other.partition("#host=")[2], HOST_LINK)

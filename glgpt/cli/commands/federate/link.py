@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             raise GlgptError(
                 f"the gateway at {quoted(host['address'])} does not answer; is {quoted(args.folder)} being served?"
             )
-        links.append(f"{host['address']}#host={made['token']}")
+        links.append(f"{host['base']}#host={made['token']}")
     if not links:
         name = quoted(args.folder)
         raise GlgptError(f"{name} is not being served; start it with glgpt federate serve --out {name}")
