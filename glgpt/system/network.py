@@ -24,18 +24,23 @@ def is_address(host: str) -> bool:
 
 
 def url_parts(text: str) -> SplitResult:
-    """Returns the parts of a URL. All parts are empty if the URL cannot be parsed, such as `http://[`."""
+    """Returns the parts of a URL. All parts are empty if it cannot be parsed, such as `http://[` or `http://a:99999`."""
     try:
-        return urlsplit(text)
+        parts = urlsplit(text)
+        _ = parts.port  # raises for an invalid port
+        return parts
     except ValueError:
         return urlsplit("")
 
 
 def is_web_address(text: str) -> bool:
-    """True if a text is an http or https URL of visible ASCII without quotation marks, < > and backslashes."""
+    """True if a text is an http or https URL of visible ASCII without quotation marks, < > and backslashes.
+
+    Port 0 is not accepted.
+    """
     parts = url_parts(text)
     plain = re.fullmatch(r"[\x21-\x7e]+", text) and not re.search(r"[\"'<>\\]", text)
-    return bool(plain and parts.scheme in ("http", "https") and parts.hostname)
+    return bool(plain and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
 
 
 def is_loopback(host: str) -> bool:

@@ -228,5 +228,13 @@ def test_a_link_of_the_dashboard_is_no_invitation() -> None:
     assert Link.parse("http://host:8043/train/#together=a.b").token == "a.b"
     with pytest.raises(GlgptError, match="opens the host's dashboard"):
         Link.parse("http://host:8043/#host=a.b")
-    with pytest.raises(GlgptError, match="is not an invitation"):
-        Link.parse("http://[")
+    for text in ("http://[", "http://host:8043/#…", "http://host:8043/#a.…", "http://host:99999/#a.b"):
+        with pytest.raises(GlgptError, match="is not an invitation"):
+            Link.parse(text)
+
+
+@pytest.mark.parametrize("base", ["http://host:8043/", "http://host/train/", "https://host/strain/"])
+def test_a_link_names_its_host(base: str) -> None:
+    """Regression: the path of a desktop's link lost its end `train/`, which only links for browsers add."""
+    for link in (f"{base}#a.b", f"{base}train/#view=train&together=a.b&tokens=1"):
+        assert Link.parse(link) == Link(base, "a.b")

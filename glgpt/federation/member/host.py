@@ -12,7 +12,7 @@ import numpy as np
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.federation.session import Session
-from glgpt.system.network import url_parts
+from glgpt.system.network import is_web_address, url_parts
 from glgpt.text.dataset import Ids
 
 MAX_TERMS_BYTES = 1 << 20  # maximum bytes of the session's terms
@@ -33,15 +33,16 @@ class Link:
     def parse(cls, text: str) -> Link:
         """Parses an invitation link for desktops or browsers. Raises GlgptError if `text` is not such a link."""
         split = url_parts(text)
-        token = split.fragment.rpartition("together=")[2].partition("&")[0]
+        _, browser, token = split.fragment.rpartition("together=")
+        token = token.partition("&")[0]
         if token.startswith("host="):
             raise GlgptError(f"{quoted(text)} opens the host's dashboard; use the invitation link that is shown there")
-        if split.scheme not in ("http", "https") or not split.hostname or "." not in token:
+        if not is_web_address(text) or "." not in token:
             raise GlgptError(
                 f"{quoted(text)} is not an invitation; use the link that glgpt federate serve prints, such as "
                 "http://127.0.0.1:8043/#…"
             )
-        path = split.path.removesuffix("train/")
+        path = split.path.removesuffix("train/") if browser else split.path
         return cls(f"{split.scheme}://{split.netloc}{path if path.endswith('/') else path + '/'}", token)
 
     @property

@@ -124,7 +124,7 @@ def check_options(args: argparse.Namespace) -> None:
     if (args.tls_cert is None) != (args.tls_key is None):
         raise ArgumentError("--tls-cert and --tls-key must be given together")
     for url in args.url:
-        if not is_web_address(url) or not _has_port(url) or urlsplit(url).query or urlsplit(url).fragment:
+        if not is_web_address(url) or urlsplit(url).query or urlsplit(url).fragment:
             raise ArgumentError(f"--url {quoted(url)} is not a web address, such as https://example.org/")
     if args.tls_cert:
         _check_certificate(args.tls_cert, args.tls_key)
@@ -141,14 +141,6 @@ def check_options(args: argparse.Namespace) -> None:
         raise ArgumentError(f"--public, {comparing} need --gateways 1: they compare all updates with each other")
     if args.dp_noise and args.gateways > 1:
         raise ArgumentError("--dp-noise needs --gateways 1: a mean of the gateways' means weighs devices unequally")
-
-
-def _has_port(url: str) -> bool:
-    """True if the port in a URL is valid or missing."""
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:
-        return False
 
 
 def _check_certificate(cert: str, key: str) -> None:
