@@ -34,7 +34,7 @@ from glgpt.federation.flower.control import Control
 from glgpt.federation.invitations import COMMANDS, HOST_LINK, digest
 from glgpt.federation.member.supernode import terms_of
 from glgpt.federation.operation.logs import rotate
-from glgpt.federation.session import ENDED, Files, Session, recipe_of
+from glgpt.federation.session import ENDED, Files, Session, recipe_of, seat_count
 from glgpt.federation.session_evaluator import SessionEvaluator
 from glgpt.system.files import read_json, write_json
 from glgpt.system.locks import lock_folder
@@ -79,6 +79,15 @@ class Terms:
     members: int = 256
     gateways: int = 1
     name: str = ""
+
+    def check_quorum(self, shards: int) -> None:
+        """Raises ArgumentError if a session with this many shards cannot have enough members for the quorum."""
+        seats = seat_count(self.members, self.gateways, shards)
+        if self.quorum > seats:
+            raise ArgumentError(
+                f"--quorum {self.quorum} is above the session's number of seats, {seats}: the text has {shards} shards,"
+                f" and each gateway has {self.members} seats"
+            )
 
 
 @dataclass(frozen=True)
@@ -139,9 +148,12 @@ def begin(
     record = {"files": [str(Path(file).absolute()) for file in files], "preset": preset, "init": init}
     given = given | {"steps": terms.rounds * terms.local_steps}
     strategies.get_strategy(terms.strategy)  # raises for an unknown strategy, before the folder is created
+    terms.check_quorum(terms.shards)
 
     def write(folder: Path, trainer: Any, data: Data, settings: Settings) -> None:
         parameters = protocol.flatten(trainer.parameters())
+        shards = max(1, min(terms.shards, len(data.train) - settings.context))
+        terms.check_quorum(shards)
         session = Session(
             id=secrets.token_hex(8),
             name=terms.name or Path(out).name,
@@ -157,7 +169,7 @@ def begin(
             dp_noise=terms.dp_noise,
             dp_clip=terms.dp_clip,
             dtype=terms.dtype,  # type: ignore[arg-type]  # checked by `Session`
-            shards=max(1, min(terms.shards, len(data.train) - settings.context)),
+            shards=shards,
             members=terms.members,
             gateways=terms.gateways,
             digest=program_digest(trainer.config, recipe_of(settings)),

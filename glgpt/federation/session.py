@@ -93,6 +93,11 @@ class Session(BaseModel):
         """True if gateways bound the effect of one device on the mean, and so must receive all changes."""
         return self.public or bool(self.dp_noise)
 
+    @property
+    def seats(self) -> int:
+        """Returns the maximum number of members of all gateways together."""
+        return seat_count(self.members, self.gateways, self.shards)
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns the shape of each parameter by name, in the order in which one vector holds all parameters."""
         return {name: tuple(p.shape) for name, p in self.model.parameters.items()}
@@ -121,6 +126,11 @@ def recipe_of(s: Settings) -> Recipe:
     return Recipe(
         s.batch, s.context, s.accumulate, (s.beta1, s.beta2), 1e-8, s.weight_decay, s.clip, s.dropout, s.recompute
     )
+
+
+def seat_count(members: int, gateways: int, shards: int) -> int:
+    """Returns the maximum number of members of a session, given the maximum `members` of each gateway."""
+    return min(members * gateways, shards)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,26 @@ def test_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (("--quorum", "300"), "--quorum 300 is above the session's number of seats, 256"),
+        (("--quorum", "2", "--shards", "1"), "--quorum 2 is above the session's number of seats, 1"),
+        (("--quorum", "200"), "seats, 181: the text has 181 shards"),
+        (("--init", "weights", "--preset", "tiny"), "preset and init cannot be combined"),
+    ],
+)
+def test_a_session_that_cannot_train_is_not_begun(
+    tmp_path: Path, capsys: Capture, more: tuple[str, ...], why: str
+) -> None:
+    """Regression: a quorum above the number of seats was accepted, so that no round could end."""
+    (tmp_path / "text").write_text("0123456789" * 21)
+    small = ("--tokenizer", "bytes", "--context", "8", "--device", "software", "--port", "0")
+    serve = ("federate", "serve", str(tmp_path / "text"), "--out", str(tmp_path / "new"), "--no-page")
+    assert why in refused(capsys, *serve, *small, *more)
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_ended_session_says_so(run: Path, capsys: Capture) -> None:
     (run / "federation" / ENDED).touch()
     said = refused(capsys, "federate", "serve", "--out", str(run), *AGREED)

@@ -182,7 +182,7 @@ class Members(Mapping[int, Member]):
 
         Raises Refused if all members keep their seats.
         """
-        numbers = range(self.files.site, self._seats(), self.session.gateways)
+        numbers = range(self.files.site, self.session.seats, self.session.gateways)
         for number in numbers:
             if number not in self:
                 return number
@@ -190,9 +190,6 @@ class Members(Mapping[int, Member]):
         if not giving:
             raise Refused(protocol.FULL, f"the session is full: it has {len(self)} members")
         return min(giving)[2]
-
-    def _seats(self) -> int:
-        return min(self.session.members * self.session.gateways, self.session.shards)
 
     def _gives_way(self, member: Member) -> int | None:
         """Returns the priority for reassigning a member's seat (0: first), or None if it keeps its seat.
@@ -202,7 +199,7 @@ class Members(Mapping[int, Member]):
         been offline for `ABSENCE_TIMEOUT_S` seconds.
         """
         current = self._open_round()
-        if member.number >= self._seats() or (current is not None and member.number in current.updates):
+        if member.number >= self.session.seats or (current is not None and member.number in current.updates):
             return None  # not one of the seats now, or its update counts in the open round
         if member.aside:
             return 0

@@ -147,8 +147,7 @@ def _session(args: argparse.Namespace) -> Any:
     given = {name: value for name, value in given.items() if value is not None}
     with progress("preparing the run", "B") as show:
         hooks = TrainingCallbacks(on_progress=(lambda _, done, total: show(done, total)) if show else None)
-        preset = None if args.init else args.preset or "nano"
-        return begin(args.files, args.out, terms, preset, args.init, given, hooks)
+        return begin(args.files, args.out, terms, args.preset, args.init, given, hooks)
 
 
 def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]], why: str) -> None:
