@@ -60,6 +60,7 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < 1:
                 raise GlgptError(f"{name} is {value!r}; it must be a positive integer")
+            object.__setattr__(self, name, int(value))  # checkpoints hold Python's numbers, not NumPy's
         try:
             b1, b2 = map(float, self.betas)
         except (TypeError, ValueError):
@@ -72,6 +73,9 @@ class Recipe:
         for name, (number, end) in below.items():
             if not 0 <= number < end:
                 raise GlgptError(f"{name} is {number}; it must be at least 0 and below {end}")
+        for name in ("eps", "weight_decay", "clip", "dropout"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        object.__setattr__(self, "recompute", bool(self.recompute))
 
 
 def program_digest(config: ModelConfig, recipe: Recipe) -> str:

@@ -120,7 +120,7 @@ class About(_Strict):
 
     config: dict[str, Any]
     recipe: RecipeFields
-    lr: Annotated[float, Field(gt=0)]
+    lr: Annotated[float, Field(ge=0)]
     seed: Annotated[int, Field(ge=0, lt=1 << 32)]
     step: Steps
     shape: tuple[Size, Size] | None = None

@@ -136,7 +136,8 @@ class Trainer:
                 self.config, read = checkpoint.config, checkpoint.read
             longest = min(self.config.n_positions, max(DEFAULT_CONTEXT, settings.context or 0))
             self.config = self.config.with_context(longest)  # for samples; steps use the recipe's context
-            self._given, recipe = (settings.batch, settings.context), settings.recipe(longest)
+            recipe = settings.recipe(longest)
+            self._given = settings.batch and recipe.batch, settings.context and recipe.context
             self._met = 0, 0  # batch and context of the last program that ran; zeros before the first step
             self._compiled = False
             self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0

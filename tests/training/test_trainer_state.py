@@ -49,6 +49,17 @@ def test_a_loaded_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
         assert t.step(*batches[3]) != losses[0]
 
 
+def test_a_trainer_saves_all_settings_that_it_accepts(tmp_path: Path) -> None:
+    """Regression: saving failed for NumPy's numbers, and a saved learning rate of 0 was reported as damage."""
+    options = {"lr": 0.0, "accumulate": np.int64(2), "weight_decay": np.float32(0.5), "recompute": np.True_}
+    options |= {"eps": np.float64(1e-7), "clip": 1, "dropout": 0, "betas": (0, np.float32(0.5))}
+    with trainer(**options, batch=np.int64(BATCH), context=np.int32(4)) as t:
+        t.save(tmp_path)
+        recipe = t.recipe
+    with Trainer.load(tmp_path, device=DEVICE) as t:
+        assert (t.recipe, t.lr) == (recipe, 0.0)
+
+
 def test_a_checkpoint_is_written_tensor_by_tensor(tmp_path: Path) -> None:
     """Fails if saving needs memory for more than one tensor, or another reader finds other values."""
     config = replace(TINY, n_embd=64, n_layer=4)
