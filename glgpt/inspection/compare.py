@@ -95,12 +95,16 @@ def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations:
 
     Greedy tokens and activations are compared only if the reference has them.
 
-    Raises GlgptError if the reference has an unknown activation, or if an array's shape differs from the model's.
+    Raises GlgptError if the reference has an unknown activation or a greedy token outside the model's vocabulary, or if
+    an array's shape differs from the model's.
     """
     known = list(model.config.activations)
     unknown = sorted(set(case.arrays) - set(known))
     if unknown:
         raise GlgptError(f"reference {case.name}: {unknown[0]} is not an activation of {model.name}")
+    outside = [token for token in case.greedy or () if not 0 <= token < model.config.vocab_size]
+    if outside:
+        raise GlgptError(f"reference {case.name}: `greedy` holds {outside[0]}, which is not a token of {model.name}")
     names = [name for name in known if name in case.arrays and name != "logits"]
     cache: dict[str, np.ndarray] = {}
     if activations and names:

@@ -90,9 +90,13 @@ def _row(where: str, name: str, array: np.ndarray) -> list[int]:
 
 
 def _shaped(where: str, name: str, array: np.ndarray, dims: str, count: int) -> np.ndarray:
-    """Returns the array. Raises GlgptError unless its shape matches `dims`, in which `T` stands for `count` tokens."""
+    """Returns the array.
+
+    Raises GlgptError if it is empty, or its shape does not match `dims`, in which `T` stands for `count` tokens.
+    """
     wanted = dims.split(", ")
-    if array.ndim != len(wanted) or any(n != count for n, d in zip(array.shape, wanted, strict=True) if d == "T"):
+    fits = array.ndim == len(wanted) and all(n == count for n, d in zip(array.shape, wanted, strict=True) if d == "T")
+    if not fits or not array.size:
         raise GlgptError(f"{where}{name} is {list(array.shape)}; for {count} tokens (T) it must be [{dims}]")
     return array
 

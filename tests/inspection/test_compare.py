@@ -157,6 +157,7 @@ GOOD: dict[str, Array] = {"tokens": np.ones(2, int), "logits": np.zeros((2, 3))}
         (GOOD | {"attention": np.float32(1)}, r"attention is \[\]"),
         (GOOD | {"attention": np.zeros((1, 2, 2))}, "attention is"),
         (GOOD | {"hidden_states": np.zeros((2, 5))}, "hidden_states is"),
+        (GOOD | {"hidden_states": np.zeros((0, 2, 5))}, r"hidden_states is \[0, 2, 5\]"),
         (GOOD | {"greedy": np.int64(3)}, "greedy is"),
         (GOOD | {"greedy": np.array([1.0, 2.0])}, "greedy is"),
         ({f"{i}.{k}": v for i in (0, 1) for k, v in GOOD.items()} | {"greedy": np.ones((1, 2), int)}, "greedy is"),
@@ -264,6 +265,9 @@ def test_a_reference_of_another_model_is_refused() -> None:
             compare(model, Case("0", [1, 2], {"logits": logits[:, :7]}), Tolerance.of("f32", 2))
         with pytest.raises(GlgptError, match=r"h\.2\.ln_1 is not an activation"):
             compare(model, Case("0", [1, 2], {"logits": logits, "h.2.ln_1": logits}), Tolerance.of("f32", 2))
+        for token in (-4, 130):  # regression: -4 counted from the end of the vocabulary
+            with pytest.raises(GlgptError, match=f"`greedy` holds {token}, which is not a token of"):
+                compare(model, Case("0", [1, 2], {"logits": logits}, [1, token]), Tolerance.of("f32", 2))
 
 
 def test_activations_need_a_reference_that_has_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

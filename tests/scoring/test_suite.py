@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,7 @@ def test_a_toy_task_is_scored_by_exact_match(tmp_path: Path) -> None:
         ([".", "--suite", "--model", "gpt2"], "remove --model"),
         (["-", "--csv"], "--suite"),
         (["short.txt", "--suite"], "too few"),
+        (["-", "--suite", "--device", "software"], "too few"),
     ],
 )
 def test_what_cannot_be_scored_is_refused_in_one_line(
@@ -100,6 +102,7 @@ def test_what_cannot_be_scored_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("short.txt").write_text("a few words")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a few words")))
     assert main(["eval", *args]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1

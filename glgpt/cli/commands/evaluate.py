@@ -135,4 +135,5 @@ def _texts(args: argparse.Namespace) -> Texts:
             raise GlgptError(f"{args.file} is a run with its own model and text; remove --model and --training")
         args.model = args.file
         return texts_of_run(run)
-    return Texts(Text.of_files([args.file]), Text.of_files(args.training) if args.training else None)
+    text = Text.of_string(read_input("-")) if args.file == "-" else Text.of_files([args.file])
+    return Texts(text, Text.of_files(args.training) if args.training else None)
