@@ -229,7 +229,7 @@ class Connection:
 
     def _open(self) -> Opened:
         """Connects. Raises LostError if a later attempt may succeed, and GlgptError if not."""
-        from websockets.exceptions import InvalidHandshake, InvalidURI
+        from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidURI
         from websockets.sync.client import connect
 
         host = urlsplit(self.url).hostname or ""
@@ -239,6 +239,11 @@ class Connection:
             self._socket = self._opened.enter_context(opening)
         except InvalidURI as error:
             raise GlgptError(f"{written(self.url)} is not a server's address: {quoted(error)}") from None
+        except (InvalidProxy, ImportError) as error:  # ImportError: a SOCKS proxy needs another package
+            raise GlgptError(
+                f"{self.url} cannot be reached through the proxy of the environment: {quoted(error, 200)}; change the "
+                "proxy's variable, or exclude the server with no_proxy"
+            ) from None
         except (OSError, InvalidHandshake, EOFError) as error:
             raise LostError(quoted(str(error) or type(error).__name__, 200)) from None
         self._inbox.clear()

@@ -66,6 +66,17 @@ def test_it_says_what_it_holds_serves_a_text_and_ends_at_a_signal(
     assert process.stderr.read() == "glgpt: terminated\n"
 
 
+def test_a_proxy_that_cannot_be_used_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a proxy without a scheme caused a traceback."""
+    monkeypatch.setenv("http_proxy", "localhost:3128")
+    monkeypatch.setenv("no_proxy", "")
+    assert main(["generate", "--split", "ws://server.invalid:1", "x"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "through the proxy of the environment" in err, err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
