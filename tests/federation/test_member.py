@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -212,6 +213,27 @@ def test_a_session_that_contradicts_its_model_is_refused(gateways, joined):
     gateways[0].gateway.session = gateways[0].gateway.session.model_copy(update={"parameters": 5})
     with pytest.raises(GlgptError, match=r"describes a model of .* parameters but reports 5"):
         joined(gateways[0])
+
+
+def test_a_session_of_another_version_is_refused(monkeypatch):
+    """Regression: a field of the model's configuration that this version lacks caused a traceback."""
+    about = make_session().model_dump(mode="json")
+    about["config"]["new"] = 1
+    monkeypatch.setattr(Host, "get", lambda *_: json.dumps(about))
+    with pytest.raises(GlgptError, match="runs an incompatible version of glgpt"):
+        Host(Link("http://host/", "a.b")).session()
+
+
+def test_moments_are_stored_or_an_error_names_their_file(tmp_path):
+    """Regression: a full disk or a missing folder raised safetensors' own exception, and caused a traceback."""
+    from glgpt.federation.member.worker import Slot
+
+    slot = Slot(tmp_path, lambda: None)
+    slot.keep_moments({"a": np.ones((2, 3), np.float32)}, 4)
+    read, steps = slot.moments()
+    assert steps == 4 and np.array_equal(read("a"), np.ones((2, 3)))
+    with pytest.raises(OSError, match=r"missing/moments\.safetensors"):
+        Slot(tmp_path / "missing", lambda: None).keep_moments({"a": np.ones(3, np.float32)}, 5)
 
 
 def test_a_shard_without_places_is_refused():

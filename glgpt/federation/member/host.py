@@ -89,7 +89,7 @@ class Host:
             fields = {k: v for k, v in about.items() if k in Session.model_fields}
             session = Session.model_validate_json(json.dumps(fields))
             count = session.model.parameter_count
-        except (AttributeError, RecursionError, ValueError) as error:
+        except (AttributeError, RecursionError, TypeError, ValueError) as error:
             if isinstance(error, GlgptError):
                 raise
             raise GlgptError(f"{self._base} runs an incompatible version of glgpt: {quoted(error, 200)}") from None

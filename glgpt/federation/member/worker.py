@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
 
+from glgpt.checkpoint.safetensors_writer import SafetensorsWriter
 from glgpt.errors import FileError, GlgptError
 from glgpt.federation import protocol, rules
 from glgpt.federation.protocol import Vector
@@ -75,10 +75,12 @@ class Slot:
         write_json(self.folder / "member.json", {"resume": key}, private=True)
 
     def keep_moments(self, arrays: dict[str, np.ndarray], steps: int) -> None:
-        """Stores AdamW's moments and the number of steps taken."""
-        part = self.folder / ".moments.part"
-        save_file(arrays, part, {"steps": str(steps)})
-        part.replace(self.folder / "moments.safetensors")
+        """Stores AdamW's moments and the number of steps taken. Raises OSError if the file cannot be written."""
+        with written_whole(self.folder / "moments.safetensors") as file:
+            writer = SafetensorsWriter(file, {n: a.shape for n, a in arrays.items()}, lambda _: {"steps": str(steps)})
+            for name, array in arrays.items():
+                writer.add(name, array)
+            writer.finish()
 
     def moments(self) -> tuple[Callable[[str], np.ndarray], int] | None:
         """Returns what `keep_moments` stored, or None if it is missing or unreadable."""
