@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import sys
 import threading
@@ -45,7 +46,8 @@ def clock(seconds: float) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Returns a bar chart of at most `width` characters; each shows the mean of an equal part of the values."""
+    """Returns a bar chart of at most `width` characters; each shows the mean of an equal part of the finite values."""
+    values = [value for value in values if math.isfinite(value)]
     if not values:
         return ""
     cells = min(width, len(values))

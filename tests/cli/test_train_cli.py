@@ -148,6 +148,7 @@ def test_clock_and_sparkline() -> None:
     assert (clock(59.6), clock(125), clock(3725)) == ("1:00", "2:05", "1:02:05")
     assert sparkline([], 5) == "" and sparkline([2.0, 2.0], 5) == "▁▁"
     assert sparkline([3.0, 2.0, 1.0, 0.0], 4) == "█▆▃▁" and len(sparkline([0.5] * 999, 60)) == 60
+    assert sparkline([1.0, float("inf"), float("nan"), 0.0], 4) == "█▁"  # a diverged training
 
 
 def test_the_panel_shows_all_figures() -> None:
