@@ -493,10 +493,11 @@ class Supervisor:
                     for process in self.processes:
                         process.forgive()
                     processes.trim_database(self.database)
-                if done >= self.session.rounds:
+                ended = (self.files.folder / ENDED).exists()
+                if done >= self.session.rounds or ended:
                     self._let_clients_hear()
-                    return True
-                if stopped() or (self.files.folder / ENDED).exists():
+                    return done >= self.session.rounds
+                if stopped():
                     return False
                 time.sleep(CHECK_INTERVAL_S)
         finally:
@@ -516,4 +517,4 @@ class Supervisor:
             return False
 
     def _let_clients_hear(self) -> None:
-        time.sleep(3)  # the gateway checks every second whether the session is done, and notifies its clients
+        time.sleep(3)  # the gateway checks every second whether the session has ended, and notifies its clients

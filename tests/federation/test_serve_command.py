@@ -101,6 +101,22 @@ def test_an_ended_session_says_so(run: Path, capsys: Capture) -> None:
     assert "was ended by its host after 0 of 5 rounds" in said
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_gateways_tell_devices_that_the_host_ended_the_session(
+    run: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """Regression: `serve` ended the gateways at once, and the devices tried to reconnect."""
+    told: list[bool] = []
+    monkeypatch.setattr(Supervisor, "_ensure", lambda _: None)
+    monkeypatch.setattr(Supervisor, "_watch_run", lambda _: None)
+    monkeypatch.setattr(Supervisor, "_let_clients_hear", lambda _: told.append(True))
+    if ended:
+        (run / "federation" / ENDED).touch()
+    supervisor = Supervisor(Files(run), Place(port=0), (), "software", lambda _: None)
+    assert supervisor.run(lambda _: None, lambda: True) is False
+    assert told == [True] * ended
+
+
 def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, tmp_path: Path) -> None:
     """Fails if a process whose group leader has ended survives, or another session's process is ended."""
     files = make_files(tmp_path / "other")
