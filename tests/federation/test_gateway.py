@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import tempfile
 import threading
 import time
 import tracemalloc
@@ -246,6 +247,19 @@ def test_too_much_closes_the_socket(served):
     assert large.closed()[0] == 4413
 
 
+def test_a_refused_range_of_the_model_leaves_no_file(served, tmp_path, monkeypatch):
+    """Regression: the temporary zip file, as large as the model, was never deleted."""
+    host = served()
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    token = host.gateway.invitations.create(kind="host")
+    for part, status in (("bytes=99999999-", 416), ("bytes=0-3", 206)):
+        headers = {"Authorization": f"Bearer {token}", "Range": part}
+        assert httpx.get(f"{host.address}v1/model", headers=headers, trust_env=False).status_code == status
+        wait(lambda: not list(folder.iterdir()))
+
+
 def test_rest_wants_the_right_token(served):
     host = served()
     member, boss = host.gateway.invitations.create(), host.gateway.invitations.create(kind="host")
@@ -264,7 +278,9 @@ def test_rest_wants_the_right_token(served):
         assert call(path, member, method).status_code == 401, path
     made = call("v1/invitations", boss, "POST", json={"uses": 1, "hours": 2}).json()
     assert call("v1/session", made["token"]).status_code == 200
-    assert call("v1/invitations", boss, "POST", json={"uses": 0}).status_code == 400
+    for wrong in ('{"uses": 0}', '{"hours": 1e999}', '{"hours": NaN}', '{"hours": 1' + 400 * "0" + "}"):
+        assert call("v1/invitations", boss, "POST", content=wrong).status_code == 400, wrong
+    assert call("v1/invitations", boss).status_code == 200  # regression: an infinite time broke the list
     assert call(f"v1/invitations/{made['digest']}", boss, "DELETE").status_code == 200
     assert call("v1/session", made["token"]).status_code == 401
     (host.gateway.files.run / "config.json").write_text("{}")

@@ -15,7 +15,6 @@ import numpy as np
 import segno
 from numpy.typing import NDArray
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
@@ -34,6 +33,7 @@ from glgpt.page.serve import Headers
 from glgpt.system.network import client_network
 from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 
+MAX_INVITATION_HOURS = 366 * 24  # maximum hours for which an invitation is valid
 MAX_QR_BYTES = 2000  # maximum bytes of the text of a QR code
 MAX_TEXTS = 8  # maximum number of copies of the text that are sent to one client network at once
 MAX_TEXT_REQUESTS = 64  # maximum open requests for the text per client network, which a classroom may share
@@ -162,9 +162,10 @@ class Routes:
         """Creates an invitation: `{"uses": 1, "hours": 24}`, both optional."""
         asked = await _json(request)
         uses, hours = asked.get("uses"), asked.get("hours", MEMBER_LIFE_S / 3600)
-        good = (uses is None or (isinstance(uses, int) and uses > 0)) and isinstance(hours, (int, float)) and hours > 0
-        if not good:
-            return JSONResponse({"error": "uses must be a positive integer and hours a positive number"}, 400)
+        good = uses is None or (isinstance(uses, int) and uses > 0)
+        if not (good and isinstance(hours, (int, float)) and 0 < hours <= MAX_INVITATION_HOURS):
+            why = f"uses must be a positive integer, and hours a positive number of at most {MAX_INVITATION_HOURS}"
+            return JSONResponse({"error": why}, 400)
         token = self.invitations.create(hours * 3600, uses)
         return JSONResponse(NewInvitation(token=token, digest=digest(token)), 201)
 
@@ -205,7 +206,7 @@ class Routes:
     async def model(self, _: Request) -> Response:
         """Sends a zip file of the current model: a folder that `glgpt generate --model` can load."""
         path = await asyncio.to_thread(_zipped, self.files)
-        return FileResponse(path, filename="model.zip", background=BackgroundTask(path.unlink))
+        return _TemporaryFile(path, filename="model.zip")
 
     async def qr(self, request: Request) -> Response:
         """Sends the QR code of the text in `{"text": "https://…"}`: a string per row, with "1" for dark modules."""
@@ -214,6 +215,16 @@ class Routes:
             return JSONResponse({"error": f"text must be a string of 1 to {MAX_QR_BYTES} bytes"}, 400)
         code = await asyncio.to_thread(segno.make_qr, text, error="l")
         return JSONResponse(QrCode(rows=["".join("1" if module else "0" for module in row) for row in code.matrix]))
+
+
+class _TemporaryFile(FileResponse):
+    """Sends a file and deletes it, even if the client has disconnected or requests an invalid range."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            Path(self.path).unlink()
 
 
 class _Texts:
