@@ -65,3 +65,14 @@ it("changes no model that replaces another while a change waits", async () => {
   await vi.waitFor(() => expect(changes).toEqual([[FIRST], []]));
   expect(interventions.parts.value).toEqual([]);
 });
+
+it("shows the changes of a model that is selected again", async () => {
+  await interventions.set([FIRST], false);
+  const use = (changed: object) => Object.assign(models.engine, { model: { ...MODEL, interventions: changed } });
+  use({ parts: [] });
+  interventions.reset();
+  expect(interventions.parts.value).toEqual([]);
+  use(applied);
+  interventions.reset();
+  expect(interventions.parts.value).toEqual([FIRST]);
+});

@@ -66,11 +66,12 @@ class InterventionStore {
     if (requested.length && this.parts.value === first) await this.set(requested);
   }
 
-  /** Forgets the interventions of the previous model. */
+  /** Shows the interventions of the model that replaced the previous one. */
   reset(): void {
-    if (this.pending.value) void engine().intervene([]); // a change that still waits would change the new model
+    const { parts } = engine().model.interventions;
+    if (this.pending.value) void engine().intervene(parts); // a change that still waits would change the new model
     batch(() => {
-      this.parts.value = [];
+      this.parts.value = parts;
       this.pending.value = false;
       this.problem.value = "";
       this.before.value = null;
