@@ -51,7 +51,10 @@ def test_the_card_and_the_report_agree(exported: Path, serve: Serve, browse: Bro
     assert len(json.dumps(report).encode()) <= 20_000
     with page.expect_event("load"):  # the button opens the model's page in the same tab
         page.evaluate("location.hash = 'view=text&tokens=1'")
-    page.wait_for_function("globalThis.glgpt?.model")
+    page.evaluate("glgpt.ready")
+    with page.expect_event("load"):  # so does the link in the Device tab that opens the self-test
+        page.evaluate(f"location.hash = '{OPS}'")
+    page.wait_for_selector("[data-view=selftest]")
 
 
 def test_a_whole_run_reports_all_parts_and_can_be_read(exported: Path, serve: Serve, browse: Browse) -> None:

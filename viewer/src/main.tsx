@@ -65,6 +65,8 @@ async function keepVersion(glgpt: Glgpt): Promise<void> {
   if ((await answer).data) await loader.forget();
 }
 render(testing ? <SelfTest /> : <App />, document.getElementById("app")!);
-addEventListener("hashchange", () => {
-  if (selftest.isAsked !== testing) location.reload();
+addEventListener("popstate", (event) => {
+  if (selftest.isAsked === testing) return;
+  event.stopImmediatePropagation(); // the model's page would replace the address with its own
+  location.reload();
 });
