@@ -201,7 +201,9 @@ describe("the steps of a session", () => {
   const BATCH = 4;
   const CONTEXT = 8;
   const STEP = 40; // ms per step on the simulated device
+  const device = { generation: 0, lost: false } as unknown as Device;
 
+  const keep = vi.fn(() => Promise.resolve());
   let now = 0;
   beforeEach(() => void vi.spyOn(performance, "now").mockImplementation(() => now));
   afterEach(() => void vi.restoreAllMocks());
@@ -239,8 +241,6 @@ describe("the steps of a session", () => {
       evalEvery: 0,
       sampleEvery: 0,
     } as unknown as Plan;
-    const device = { generation: 0, lost: false } as unknown as Device;
-    const keep = () => Promise.resolve();
     return new Session(plan, device, () => Promise.resolve(trainer as unknown as Trainer), keep);
   }
 
@@ -266,6 +266,16 @@ describe("the steps of a session", () => {
     expect(made.plan.rates).toMatchObject({ lr: 0.25, min_lr: 0.0625 });
     for (const wrong of [0, NaN, 1e40]) expect(() => made.setRate(wrong)).toThrow("must be above 0");
     expect(made.checkpoint!.rates).toEqual(made.plan.rates);
+  });
+
+  it("are not stored once the training is over, although its model is still scored", async () => {
+    const made = session(2, 0);
+    await made.open();
+    await made.start();
+    await made.close();
+    keep.mockClear();
+    await made.keepScores();
+    expect(keep).not.toHaveBeenCalled();
   });
 });
 

@@ -400,7 +400,7 @@ export class Session {
 
   /** Saves the scores with the checkpoint. */
   async keepScores(): Promise<void> {
-    if (this.checkpoint) {
+    if (this.checkpoint && !this.over) {
       this.checkpoint.scores = this.scorer.scores;
       await this.keep(this.checkpoint);
     }
