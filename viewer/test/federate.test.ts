@@ -3,6 +3,7 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { Federation } from "../src/training/federate";
 import { Invitation } from "../src/training/invitation";
+import { Membership } from "../src/training/membership";
 import type { Store } from "../src/training/store";
 import type { Training } from "../src/training/training";
 
@@ -161,4 +162,11 @@ it.each([
   vi.stubGlobal("fetch", answer);
   const invitation = new Invitation("http://h/#a.b");
   await expect(invitation.terms()).rejects.toThrow(message);
+});
+
+it("joins if the browser blocks site data, and then rejects requests for locks", async () => {
+  vi.stubGlobal("navigator", { locks: { request: async () => Promise.reject(new DOMException("", "SecurityError")) } });
+  const membership = new Membership({ kept: async () => Promise.reject(new Error()) } as unknown as Store);
+  await membership.open("s");
+  expect(membership.kept.resume).toBe("");
 });

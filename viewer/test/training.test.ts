@@ -9,6 +9,7 @@ import { fixedWindows, rateAt, sortedIndex, splitAt, starts, windows } from "../
 import { BpeError, encodeText, trainBpe } from "../src/training/bpe";
 import { clean, CLEANING } from "../src/training/cleaning";
 import type { Offer } from "../src/runtime/engine/manifest";
+import type { Model } from "../src/runtime/engine/model";
 import {
   modelFiles,
   readModel,
@@ -21,6 +22,8 @@ import {
 import { afterOverflow, afterStep, FIRST, known } from "../src/training/loss-scale";
 import type { Plan } from "../src/training/plan";
 import { Session } from "../src/training/session";
+import type { Store } from "../src/training/store";
+import { Training } from "../src/training/training";
 import { fitting, type Arrived, type Trainer } from "../src/training/trainer";
 
 interface Case {
@@ -276,6 +279,43 @@ describe("the steps of a session", () => {
     keep.mockClear();
     await made.keepScores();
     expect(keep).not.toHaveBeenCalled();
+  });
+
+  /** Returns the page's training, with this session. `build` creates the trainer of a federation. */
+  function lending(made: Session, build: () => Promise<object>): Training {
+    const model = { device } as unknown as Model;
+    const found = new Training(
+      () => model,
+      {} as unknown as Store,
+      () => Promise.resolve(),
+    );
+    const offers = { ready: () => Promise.resolve({ sizes: [{ digest: "d" }] }), program: () => Promise.resolve({}) };
+    Object.assign(found, { offers, trainer: build });
+    vi.spyOn(found, "session", "get").mockReturnValue(made);
+    return found;
+  }
+
+  it("continue after a federation, which creates another trainer after a lost context", async () => {
+    const made = session(2, 0);
+    await made.open();
+    const training = lending(made, () => Promise.resolve({ close: () => {} }));
+    await training.lend("d", 0);
+    const { trainer } = await training.lend("d", 0);
+    training.giveBack(trainer);
+    await training.settled();
+    await made.start();
+    expect(made.status).toBe("done");
+  });
+
+  it("continue if the trainer of a federation cannot be created", async () => {
+    const made = session(2, 0);
+    await made.open();
+    const training = lending(made, () => Promise.reject(new Error("out of memory")));
+    await expect(training.lend("d", 0)).rejects.toThrow("out of memory");
+    training.giveBack(undefined);
+    await training.settled();
+    await made.start();
+    expect(made.status).toBe("done");
   });
 });
 

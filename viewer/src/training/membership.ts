@@ -36,10 +36,12 @@ export class Membership {
     const locks = navigator.locks as LockManager | undefined;
     if (!locks) return Promise.resolve(true); // a page that is not served securely has no Web Locks
     return new Promise((resolve) => {
-      void locks.request(`glgpt ${name}`, { ifAvailable: true }, (lock) => {
+      const hold = (lock: Lock | null) => {
         resolve(lock !== null);
         return lock && new Promise<void>((release) => signal.addEventListener("abort", () => release()));
-      });
+      };
+      // the request is rejected if the browser blocks site data; it then stores no membership either
+      locks.request(`glgpt ${name}`, { ifAvailable: true }, hold).catch(() => resolve(true));
     });
   }
 

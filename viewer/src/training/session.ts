@@ -51,7 +51,8 @@ export class Session {
   private opened = 0;
   private going = { on: false }; // the flag of the latest `start`; `pause` clears it
   private over = false; // the session was closed
-  private away = false; // `leave` has released the textures
+  /** True if `leave` has released the textures. */
+  away = false;
   private readonly asked = new Between((error) => isLost(error, this.device)); // work for the time between two steps
   private running: Promise<void> = Promise.resolve();
   private readonly queue = new Queue(); // runs one task at a time, because two samples would share caches
@@ -191,6 +192,7 @@ export class Session {
 
   /** Saves a checkpoint and releases the textures to free memory on the device. `back` restores the training. */
   async leave(): Promise<void> {
+    if (this.away) return;
     await this.pause();
     await this.enqueue(async () => {
       try {

@@ -280,11 +280,11 @@ export class Training {
     });
   }
 
-  /** Closes a trainer that `lend` returned, and restores the session that has released its textures. */
+  /** Closes a trainer that `lend` returned (undefined: `lend` failed), and restores a session that made room for it. */
   giveBack(trainer: Trainer | undefined): void {
     void this.queue.run(async () => {
       trainer?.close();
-      if (trainer && this.session) await this.session.back();
+      if (this.session?.away) await this.session.back();
     });
   }
 
