@@ -1,27 +1,34 @@
-// Tests changes of the model that are requested while other changes are being applied.
+// Tests changes of the model: their order, their model, and the text with which their effect is compared.
 
 import { beforeEach, expect, it, vi } from "vitest";
+import { signal } from "@preact/signals";
 import type { Glgpt } from "../src/api";
 import { generation } from "../src/app/stores/generation";
 import { interventions } from "../src/app/stores/interventions";
 import { models } from "../src/app/stores/model";
 import { settings } from "../src/app/stores/settings";
-import { MODEL, writing } from "./fake-model";
+import { MODEL, writing, type Options } from "./fake-model";
 
 const [FIRST, SECOND] = ["h.0.attn.1", "h.1.mlp"];
-let applied: { parts: readonly string[] };
+const parts = signal<readonly string[]>([]);
+const applied = {
+  get parts() {
+    return parts.value;
+  },
+};
 
 beforeEach(async () => {
   vi.stubGlobal("requestAnimationFrame", () => 1);
   vi.stubGlobal("cancelAnimationFrame", () => {});
   await generation.stop();
-  applied = { parts: [] };
-  const intervene = (parts: readonly string[]) => Promise.resolve(void (applied.parts = parts));
+  parts.value = [];
+  const intervene = (asked: readonly string[]) => Promise.resolve(void (parts.value = asked));
   models.engine = {
     model: { ...MODEL, interventions: applied },
     generate: writing(7, " 7"),
     intervene,
   } as unknown as Glgpt;
+  models.phase.value = "loading"; // the stores read the new model once the phase changes
   models.phase.value = "ready";
   settings.prompt.value = "1 2";
   interventions.parts.value = [];
@@ -75,4 +82,23 @@ it("shows the changes of a model that is selected again", async () => {
   use(applied);
   interventions.reset();
   expect(interventions.parts.value).toEqual([FIRST]);
+});
+
+it("compares no texts of different prompts or seeds", async () => {
+  const generate = (options: Options) => {
+    void generation.stop();
+    return writing(7, " 7")(options);
+  };
+  Object.assign(models.engine, { generate });
+  await generation.write();
+  await interventions.set([FIRST]);
+  expect(interventions.before.value?.map(({ id }) => id)).toEqual([1, 2, 7]);
+  settings.seed.value++;
+  expect(interventions.before.value).toBeNull();
+  settings.seed.value--;
+  settings.prompt.value = "3";
+  await generation.write();
+  expect(interventions.before.value).toBeNull();
+  await interventions.set([FIRST, SECOND]);
+  expect(interventions.before.value).toBeNull();
 });

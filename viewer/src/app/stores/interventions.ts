@@ -7,13 +7,19 @@ import { generation, type Tok } from "./generation";
 import { param } from "./link";
 import { engine, models } from "./model";
 import { route } from "./route";
+import { settings } from "./settings";
 
 class InterventionStore {
   /** Requested interventions (see `Glgpt.intervene`), and those that the engine has applied. */
   readonly parts = signal<readonly string[]>([]);
   readonly applied = computed(() => models.ready?.interventions.parts.join() ?? "");
-  /** The unchanged model's text. */
-  readonly before = signal<readonly Tok[] | null>(null);
+  /** The unchanged model's text; null: there is none, or the current text has a different prompt or seed. */
+  readonly before = computed(() => {
+    const { value: found } = this.original;
+    const same = found?.seed === settings.seed.value && given(found.tokens) === given(generation.tokens.value);
+    return same ? found.tokens : null;
+  });
+  private readonly original = signal<{ tokens: readonly Tok[]; seed: number } | null>(null);
   /** Progress or error message of the pending intervention. */
   readonly status = computed(() =>
     this.pending.value ? models.compilingOr("Changing the model…") : this.problem.value,
@@ -38,7 +44,8 @@ class InterventionStore {
     const replaced = () => this.parts.value !== parts;
     await generation.stop();
     if (replaced()) return;
-    if (parts.length && !this.before.value) this.before.value = generation.tokens.value;
+    if (parts.length && !this.applied.value)
+      this.original.value = { tokens: generation.tokens.value, seed: settings.seed.value };
     batch(() => {
       this.problem.value = "";
       this.pending.value = parts.length > 0;
@@ -51,7 +58,7 @@ class InterventionStore {
     if (problem) this.parts.value = engine().model.interventions.parts;
     this.problem.value = problem;
     this.pending.value = false;
-    if (!this.applied.value) this.before.value = null;
+    if (!this.applied.value) this.original.value = null;
     this.shifts.value = null;
     if (again) await generation.again();
   }
@@ -74,7 +81,7 @@ class InterventionStore {
       this.parts.value = parts;
       this.pending.value = false;
       this.problem.value = "";
-      this.before.value = null;
+      this.original.value = null;
     });
   }
 
@@ -94,6 +101,9 @@ class InterventionStore {
       this.shifts.value = whole.map((tok, i) => (i < first ? NaN : found[i - first]! - Math.log(tok.p ?? NaN)));
   }
 }
+
+/** Returns the ids of a text's prompt, as a text to compare. */
+const given = (tokens: readonly Tok[]) => String(tokens.filter((tok) => tok.given).map(({ id }) => id));
 
 export const interventions = new InterventionStore();
 
