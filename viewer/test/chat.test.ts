@@ -30,8 +30,9 @@ vi.mock("idb-keyval", () => ({
 
 import type { Glgpt } from "../src/api";
 import { Conversations, type Conversation } from "../src/app/features/chat/conversations";
-import { chat } from "../src/app/features/chat/store";
+import { chat, params } from "../src/app/features/chat/store";
 import { generation } from "../src/app/stores/generation";
+import { readParams } from "../src/app/stores/link";
 import { models } from "../src/app/stores/model";
 import { settings } from "../src/app/stores/settings";
 import type { ChatMessage } from "../src/runtime/chat/template";
@@ -188,4 +189,10 @@ it("keeps an answer when its conversation is selected before it is complete", as
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
   await chat.select(chat.conversations.all.value[0]!);
   expect(shown()).toEqual(["a0", "!"]);
+});
+
+it("keeps the system prompt of the conversation if a link has none", async () => {
+  await select({ ...conversation("a", "0"), system: "Be brief." });
+  readParams(params, new URLSearchParams("view=text"));
+  expect(chat.system.value).toBe("Be brief.");
 });

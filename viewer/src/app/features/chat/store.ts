@@ -368,7 +368,7 @@ export const params = [
     signal: chat.system,
     parse: parseText,
     format: unlessEmpty,
-    default: () => "",
+    default: () => chat.current.value.system,
     history: false,
   }),
   param({
