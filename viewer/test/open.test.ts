@@ -1,4 +1,4 @@
-// Tests actions of the start screen that begin while other actions run.
+// Tests actions of the start screen that begin while other actions run, and the name of a link's file.
 
 import { beforeEach, expect, it, vi } from "vitest";
 
@@ -29,6 +29,8 @@ vi.mock("../src/runtime/engine/source", () => ({
     bytes = calls.list;
   },
 }));
+
+import { fileName } from "../src/runtime/engine/model-link";
 
 const list = new TextEncoder().encode("{}");
 
@@ -63,4 +65,11 @@ it("shows that a file is read although the page has just listed its shapes", asy
   await vi.waitFor(() => expect(calls.openable).toHaveBeenCalled());
   await vi.waitFor(() => expect(opening.link.value).not.toBeNull());
   expect(opening.doing.value).toBe("Reading the file's header");
+});
+
+it.each([
+  ["https://m.example/a/my%20model.gguf", "my model.gguf"],
+  ["https://m.example/q4-100%.gguf", "q4-100%.gguf"],
+])("shows the name of the file at %s", (address, name) => {
+  expect(fileName(new URL(address))).toBe(name);
 });

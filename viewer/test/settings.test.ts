@@ -1,7 +1,10 @@
-// Tests how the page and its functions sample if a model recommends settings.
+// Tests how the page and its functions sample if a model recommends settings, and which selections a link may have.
 
 import { beforeEach, expect, it } from "vitest";
 import type { Glgpt } from "../src/api";
+import { passes } from "../src/app/features/passes/store";
+import { textures } from "../src/app/features/textures/store";
+import { readParams } from "../src/app/stores/link";
 import { models } from "../src/app/stores/model";
 import { settings } from "../src/app/stores/settings";
 import { sampling } from "../src/completion-request";
@@ -50,4 +53,10 @@ it("fills in what a request for a completion leaves open", () => {
     topK: 20,
     topP: null,
   });
+});
+
+it("ignores an entry or a texture of a link whose name every object has", () => {
+  const link = new URLSearchParams({ entry: "constructor", texture: "__proto__" });
+  readParams([...passes.params, ...textures.params], link);
+  expect([passes.entry.value, textures.texture.value]).toEqual(["decode", "embed"]);
 });

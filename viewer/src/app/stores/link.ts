@@ -81,5 +81,8 @@ export const parseOneOf =
 
 export const parseText = (text: string) => text;
 
+/** Parses the key of an object; undefined if every object has it, such as "constructor". */
+export const parseKey = (text: string) => (text in {} ? undefined : text);
+
 /** Formats a value unless it is zero or empty. */
 export const unlessEmpty = (value: string | number) => (value ? String(value) : null);

@@ -44,13 +44,23 @@ export function allowedLink(url: URL, allowed: readonly string[] | null): void {
   );
 }
 
+/** Returns the name of the file at an address; "": none. A name with an invalid escape is returned as it is. */
+export function fileName(url: URL): string {
+  const name = url.pathname.split("/").at(-1) ?? "";
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return name;
+  }
+}
+
 /** Fetches the file. Collects its bytes in Blobs, which the browser can store outside the page's memory. */
 export async function fetched(
   url: URL,
   signal: AbortSignal,
   onBytes: (done: number, total: number) => void,
 ): Promise<File> {
-  const name = decodeURIComponent(url.pathname.split("/").at(-1) ?? "") || "model.gguf";
+  const name = fileName(url) || "model.gguf";
   let blobs: Blob[] = [];
   let parts: Uint8Array<ArrayBuffer>[] = [];
   let size = 0;

@@ -3,6 +3,7 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { canKeep } from "../../../runtime/engine/kept-models";
+import { fileName } from "../../../runtime/engine/model-link";
 import type { Openable } from "../../../runtime/engine/opened-model";
 import { megabytes } from "../../../runtime/io/fetch-stream";
 import type { Addition } from "../../stores/route";
@@ -67,10 +68,9 @@ function Choose() {
 
 /** Shows the address of a model, which the link to this page contains, and a button that fetches the model. */
 function Link({ url }: { url: URL }) {
-  const name = decodeURIComponent(url.pathname.split("/").at(-1) ?? "");
   return (
     <div class={ui.panel}>
-      <h2>Fetch {name}?</h2>
+      <h2>Fetch {fileName(url)}?</h2>
       <p>
         The link that opened this page names a model on <b>{url.host}</b>. If you fetch the model, that server learns
         this device's IP address. Nothing has been fetched so far.

@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import type { Model } from "../../../runtime/engine/model";
 import type { Entry } from "../../../runtime/gl/program";
 import { generation } from "../../stores/generation";
-import { param, parseText, parseWhole } from "../../stores/link";
+import { param, parseKey, parseWhole } from "../../stores/link";
 
 class PassStore {
   readonly entry = signal("");
@@ -12,7 +12,7 @@ class PassStore {
   readonly pass = signal(Infinity);
 
   readonly params = [
-    param({ key: "entry", signal: this.entry, parse: parseText, default: () => "decode" }),
+    param({ key: "entry", signal: this.entry, parse: parseKey, default: () => "decode" }),
     param({
       key: "pass",
       signal: this.pass,

@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 import type { Uploaded } from "../../../runtime/engine/uploaded";
-import { param, parseText } from "../../stores/link";
+import { param, parseKey } from "../../stores/link";
 import { route } from "../../stores/route";
 
 class TextureStore {
@@ -10,7 +10,7 @@ class TextureStore {
   readonly texture = signal("");
   private remote: Uploaded | null = null;
 
-  readonly params = [param({ key: "texture", signal: this.texture, parse: parseText, default: () => "embed" })];
+  readonly params = [param({ key: "texture", signal: this.texture, parse: parseKey, default: () => "embed" })];
 
   /** Opens the view at a texture, by its dotted name. */
   show(name: string): void {
