@@ -1,5 +1,6 @@
-// Tests which text a training run uses if a visitor chooses another text while one loads.
+// Tests which text a training run uses if a visitor chooses another text while one loads, or restores a training.
 
+import { signal } from "@preact/signals";
 import { beforeEach, expect, it, vi } from "vitest";
 import type { FetchOptions } from "../src/training/fetching";
 
@@ -96,9 +97,10 @@ it("ends a download when another text is chosen", async () => {
   expect([train.text.value, train.fetching.value, train.problem.value]).toEqual(["typed", null, ""]);
 });
 
+const settings = { steps: 1, lr: 1, min_lr: 0, warmup: 0, schedule: "constant" };
+const found = { sizes: [{ name: "nano", tokenizer: "bytes", settings }], texts: [{ name: "quick", about: "" }] };
+
 it("loads the sizes when the tab is shown again, although the first attempt failed", async () => {
-  const settings = { steps: 1, lr: 1, min_lr: 0, warmup: 0, schedule: "constant" };
-  const found = { sizes: [{ name: "nano", tokenizer: "bytes", settings }], texts: [{ name: "quick", about: "" }] };
   const ready = vi.fn().mockRejectedValueOnce(new Error("offline")).mockResolvedValue(found);
   const offers = { ready, rate: () => Promise.resolve(0), bundled: () => Promise.resolve("quick text") };
   const restore = () => Promise.resolve(null);
@@ -107,4 +109,36 @@ it("loads the sizes when the tab is shown again, although the first attempt fail
   expect(train.problem.value).toBe("offline");
   await train.open();
   expect([train.problem.value, train.preset.value]).toEqual(["", "nano"]);
+});
+
+/** Opens the tab of a page whose bundled text cannot be loaded, and which has a training of an earlier visit. */
+async function restored() {
+  vi.resetModules();
+  const { models } = await import("../src/app/stores/model");
+  const { train } = await import("../src/app/features/train/store");
+  const offer = { name: "nano", tokenizer: "bytes", recipe: { context: 2 } };
+  const origin = { source: "a book", date: null, cleaned: ["headers"] };
+  const plan = { offer, origin, text: "earlier", validation: [], rates: settings, seed: 0 };
+  const session = signal<object | null>(null);
+  const training = {
+    offers: {
+      ready: () => Promise.resolve(found),
+      rate: () => Promise.resolve(0),
+      bundled: () => Promise.reject(new Error("offline")),
+    },
+    get session() {
+      return session.value;
+    },
+    restore: () => Promise.resolve((session.value = { plan, state: signal(null) })),
+    renderer: "",
+  };
+  models.engine = { training } as unknown as Glgpt;
+  await train.open();
+  return { train, session };
+}
+
+it("shows a training of an earlier visit although the bundled text cannot be loaded", async () => {
+  const { train, session } = await restored();
+  expect(train.session.value).toBe(session.value);
+  expect([train.text.value, train.problem.value]).toEqual(["earlier", "offline"]);
 });

@@ -1,6 +1,7 @@
 // State and actions of the Train tab.
 
 import { effect, signal, untracked } from "@preact/signals";
+import { reason } from "../../../runtime/gl/errors";
 import { browserStorage } from "../../../runtime/io/storage";
 import { chosenFiles } from "../../../training/files";
 import type { Session, SessionState } from "../../../training/session";
@@ -54,8 +55,10 @@ class TrainStore extends TextStore {
     const chosen = found.sizes.some(({ name }) => name === this.preset.value); // true after an earlier, failed call
     if (!chosen) this.choose(found.sizes[0]!);
     const wanted = this.link.apply();
-    if (!this.documents.value.length)
-      await this.putSet((found.texts.find((text) => text.name === wanted) ?? found.texts[0]!).name);
+    if (!this.documents.value.length) {
+      const set = this.putSet((found.texts.find((text) => text.name === wanted) ?? found.texts[0]!).name);
+      await set.catch((error: unknown) => (this.problem.value = reason(error))); // a restored training has its own
+    }
     if (!training.session) await training.restore();
     effect(() => {
       const found = training.session;
