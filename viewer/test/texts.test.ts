@@ -142,3 +142,10 @@ it("shows a training of an earlier visit although the bundled text cannot be loa
   expect(train.session.value).toBe(session.value);
   expect([train.text.value, train.problem.value]).toEqual(["earlier", "offline"]);
 });
+
+it("cleans up the text that follows a restored training as that training's text", async () => {
+  const { train, session } = await restored();
+  session.value = null;
+  await train.take([new File(["next"], "next.txt")]);
+  expect([train.text.value, train.cleaning.value]).toEqual(["next", ["headers"]]);
+});

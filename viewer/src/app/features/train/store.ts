@@ -3,6 +3,7 @@
 import { effect, signal, untracked } from "@preact/signals";
 import { reason } from "../../../runtime/gl/errors";
 import { browserStorage } from "../../../runtime/io/storage";
+import { CLEANING } from "../../../training/cleaning";
 import { chosenFiles } from "../../../training/files";
 import type { Session, SessionState } from "../../../training/session";
 import { engine } from "../../stores/model";
@@ -73,9 +74,10 @@ class TrainStore extends TextStore {
     if (found) {
       if (found.plan.validation.length > found.plan.offer.recipe.context)
         found.scorer.count().catch((error: unknown) => console.warn("baselines:", error));
-      const { offer, rates, seed, evalEvery, sampleEvery } = found.plan;
-      if (found.plan.text !== null && found.plan.text !== this.text.value) {
-        void this.put([found.plan.text], found.plan.origin?.source ?? "", "", []);
+      const { offer, origin, text, rates, seed, evalEvery, sampleEvery } = found.plan;
+      if (text !== null && text !== this.text.value) {
+        void this.put([text], origin?.source ?? "", "", []); // it is cleaned up already
+        this.cleaning.value = CLEANING.filter((step) => origin?.cleaned.includes(step) ?? true);
       }
       this.preset.value = offer.name;
       this.tokenizer.value = offer.tokenizer;
