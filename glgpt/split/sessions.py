@@ -1,7 +1,8 @@
 """Manages the sessions that use a part (a range of blocks) of a model, and the key-value caches of the sessions.
 
 If all caches are in use, a new session evicts another one: the least recently used session of the client with the most
-sessions. If several clients are tied for the most, all their sessions are considered.
+sessions. If several clients are tied for the most, all their sessions are considered. Sessions that run in one forward
+pass do not evict each other.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Sessions:
         self._free: list[tuple[BatchedStage, SessionCache]] = []
         self._made = 0
         self._live: OrderedDict[str, Session] = OrderedDict()  # sessions with caches, least recently used first
+        self._joint: frozenset[str] = frozenset()  # keys of the sessions in the current joint pass
         self.evictions = 0
 
     @property
@@ -112,9 +114,11 @@ class Sessions:
         """
         found: list[Answer | GlgptError | None] = [self._refused(session, pos, ask) for session, pos, _, ask in steps]
         good = [i for i, error in enumerate(found) if error is None]
-        for i in good:
-            self._touch(steps[i][0])  # touch all sessions first, so that none of them is evicted for another
-        fed = [StepInput(self._use(steps[i][0]), *steps[i][1:]) for i in good]
+        self._joint = frozenset(steps[i][0].key for i in good)  # none of them may be evicted for another
+        try:
+            fed = [StepInput(self._use(steps[i][0]), *steps[i][1:]) for i in good]
+        finally:
+            self._joint = frozenset()
         for i, one in zip(good, fed, strict=True):
             steps[i][0].held = one.pos
         answers = steps[0][0].texts.answers(fed) if fed else []
@@ -194,8 +198,13 @@ class Sessions:
         Clients that are tied for the most sessions count as one client. The new session of `client` counts too.
         """
         counts = Counter([client, *(session.client for session in self._live.values())])
-        most = max(counts.values())
-        return next(session for session in self._live.values() if counts[session.client] == most)
+        evictable = self._evictable()
+        most = max(counts[session.client] for session in evictable)
+        return next(session for session in evictable if counts[session.client] == most)
+
+    def _evictable(self) -> list[Session]:
+        """Returns the sessions with caches, except those of the current joint forward pass."""
+        return [session for key, session in self._live.items() if key not in self._joint]
 
     def _release(self, texts: BatchedStage, caches: SessionCache) -> None:
         self._made -= 1
@@ -204,7 +213,7 @@ class Sessions:
     def _expire(self) -> None:
         """Evicts the sessions that have been idle for too long."""
         oldest = time.monotonic() - self.age
-        for session in list(self._live.values()):
+        for session in self._evictable():
             if session.used < oldest:
                 self._evict(session)
 

@@ -16,6 +16,8 @@ from test_server import Raw, framed, states
 
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
+from glgpt.inference.stages.batched_stage import SessionCache, StepInput
+from glgpt.inference.stages.stage import Answer
 from glgpt.split import limits, protocol, server
 from glgpt.split.batching_executor import BatchingExecutor, _Task
 from glgpt.split.sessions import Session, Sessions
@@ -311,3 +313,19 @@ def test_a_client_with_many_sessions_loses_one_of_its_own() -> None:
     assert not honest.evicted and [each.evicted for each in greedy] == [True] * 6 + [False] * 3
     use("c")
     assert greedy[6].evicted and not honest.evicted
+
+
+def test_a_joint_pass_evicts_none_of_its_own_sessions() -> None:
+    """Fails if a new session takes over the caches of a session whose row runs in the same forward pass."""
+    ran: list[StepInput] = []
+    texts: Any = SimpleNamespace(
+        caches=SessionCache, forget=lambda _: None, open=True, config=SimpleNamespace(context=9)
+    )
+    texts.answers = lambda fed: ran.extend(fed) or [Answer() for _ in fed]
+    sessions = Sessions(4, 600.0)
+    live = [Session(texts, client=client) for client in "aaab"]
+    for session in live:
+        sessions._use(session)
+    sessions.steps([(session, 0, [1], None) for session in (*live[:3], Session(texts, client="c"))])
+    assert len({step.caches for step in ran}) == 4
+    assert [session.evicted for session in live] == [False, False, False, True]
