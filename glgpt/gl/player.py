@@ -185,6 +185,7 @@ class Player:
             self.scalars.update(scalars)  # after packing, which raises for a number out of range
             self._block.write(packed)
         self._block.bind_to_uniform_block(0)
+        self.device.ctx.disable(moderngl.BLEND)  # an interrupt in `_add_up` leaves it enabled
         for command in commands if entry in self._drawn else self._first(entry, commands):
             command()
         self._drawn.add(entry)

@@ -93,6 +93,14 @@ def test_a_scissor_ends_with_its_draw(device: Device) -> None:
         assert (player.read("s")[..., 0] < 0).all()
 
 
+def test_a_play_after_an_interrupted_blended_pass_does_not_blend(device: Device) -> None:
+    with Player(device, ROWS) as player:
+        player.play("first", seed=3)
+        device.ctx.enable_only(moderngl.BLEND)  # as left by an interrupt between a blended pass's draw and its end
+        player.play("first", seed=3)
+        assert player.read("c")[0, 0, :, 2].tolist() == [3, 3]
+
+
 def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
     """Fails if scalars do not reach a shader, or a pass at a row moves the next pass to the same target."""
     with Player(device, ROWS) as player:
