@@ -11,10 +11,10 @@ import hmac
 import logging
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -48,6 +48,7 @@ from glgpt.wire.messages import (
     encode,
 )
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 PORT = 8043
 OPEN_TIMEOUT_S = 10.0  # seconds within which a client must send `open`
@@ -86,6 +87,7 @@ class Application:
         self.draining, self.under_way = False, 0
         self.rates, self.connections, self.answers = Rates(), Connections(4 * engine.most + 16), Budget()
         self._holders: dict[str, WebSocket] = {}  # the connection of each session, by the session's key
+        self._closing: set[asyncio.Future[None]] = set()  # references to tasks that close replaced connections
         routes = [Route("/", self._about), Route("/health", self._health), WebSocketRoute("/", self._connection)]
         self.asgi = Headers(Starlette(routes=routes))
         metrics.CONNECTIONS.set_function(lambda: len(self.connections))
@@ -153,7 +155,7 @@ class Application:
 
     async def _converse(self, socket: WebSocket, connection: Place, session: Session, part: Part, wire: str) -> None:
         """Answers messages until the connection ends, or has been idle for `idle` seconds."""
-        coming = _coming(socket)
+        coming = _begun(socket.receive_bytes())
         try:
             while True:
                 connection.active, connection.busy = time.monotonic(), False
@@ -161,8 +163,8 @@ class Application:
                     await socket.close(1000)
                     return
                 connection.active, connection.busy = time.monotonic(), True
-                message, coming = coming, _coming(socket)
-                answer = asyncio.ensure_future(self._answer(socket, message, connection.client, session, part, wire))
+                message, coming = coming, _begun(socket.receive_bytes())
+                answer = _begun(self._answer(socket, message, connection.client, session, part, wire))
                 try:
                     either: set[asyncio.Future[Any]] = {answer, coming}
                     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -207,9 +209,10 @@ class Application:
         except GlgptError as error:
             await _refuse(socket, UNSUITABLE, str(error))
             return None
-        if before := self._holders.get(session.key):
-            with contextlib.suppress(RuntimeError, OSError):
-                await before.close(1000)  # the client reconnected while its old connection was still open
+        if before := self._holders.get(session.key):  # the client reconnected while its old connection was still open
+            closing = _begun(before.close(1000))  # not awaited: the old client may be gone and read nothing
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
         self._holders[session.key] = socket
         about = self.engine.describe(part)
         await socket.send_bytes(encode(Opened(session=session.key, held=session.held, seq=session.seq, **about)))
@@ -286,9 +289,9 @@ class Application:
         await asyncio.gather(*told, return_exceptions=True)
 
 
-def _coming(socket: WebSocket) -> asyncio.Future[bytes]:
-    """Returns a future for the next message. Reads its exception, because asyncio warns if an exception is not read."""
-    found = asyncio.ensure_future(socket.receive_bytes())
+def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    """Starts a task. Reads its exception, because asyncio warns if an exception is not read."""
+    found = asyncio.ensure_future(work)
     found.add_done_callback(lambda future: future.cancelled() or future.exception())
     return found
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
 import socket
 import threading
 import time
@@ -185,15 +187,15 @@ def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def lazy(running: Any, stack: contextlib.ExitStack, looks: int) -> socket.socket:
-    """Returns the socket of a client that requests `looks` long answers and reads none."""
+def lazy(running: Any, stack: contextlib.ExitStack, looks: int, session: str | None = None) -> socket.socket:
+    """Returns the socket of a client that opens a session, requests `looks` long answers and reads none."""
     found = stack.enter_context(contextlib.closing(socket.socket()))
     found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     found.connect(("127.0.0.1", int(running.url.rpartition(":")[2])))
     found.sendall(SHAKE)
     while b"\r\n\r\n" not in found.recv(1024):
         continue
-    found.sendall(framed(encode(Open(protocol=messages.PROTOCOL))))
+    found.sendall(framed(encode(Open(protocol=messages.PROTOCOL, session=session))))
     for seq in range(looks):
         found.sendall(framed(encode(Look(seq=seq, n=1), states(1, running.app.engine.config.n_embd))))
     return found
@@ -224,6 +226,34 @@ def test_answers_that_are_not_read_take_bounded_memory(long: SimpleNamespace, cl
         until(lambda: not watch())
     assert 0 < long.held <= 4 * LONG and 0 < buffered[0] < 1 << 20
     assert long.server.app.answers.held == 0
+
+
+def test_a_session_opens_again_while_its_old_connection_does_not_read(
+    long: SimpleNamespace, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if a client that has lost its network must wait until its old connection is closed."""
+    monkeypatch.setattr(protocol, "ANSWER_TIMEOUT_S", 60.0)
+    first = client(long.server)
+    key = first.open()["session"]
+    first.say(Step(seq=0, pos=0, n=1), states(1, long.server.app.engine.config.n_embd))
+    with contextlib.ExitStack() as stack:
+        lazy(long.server, stack, 1, key)
+        until(lambda: long.looks == 1)
+        time.sleep(0.2)
+        assert client(long.server).open(session=key)["session"] == key
+
+
+def test_a_client_that_leaves_during_its_answer_leaves_no_traceback(
+    long: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(protocol, "ANSWER_TIMEOUT_S", 60.0)
+    with contextlib.ExitStack() as stack:
+        lazy(long.server, stack, 1)
+        until(lambda: long.looks == 1)
+        time.sleep(0.1)
+    until(lambda: not long.server.app.connections)
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_pings_without_reading_end_the_connection(long: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
