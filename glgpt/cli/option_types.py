@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from urllib.parse import urlsplit
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 MAX_DIGITS = 18  # maximum digits of an integer
@@ -102,6 +103,20 @@ def names(text: str) -> list[str]:
     if not all(parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of names such as hidden,logits")
     return parts
+
+
+def origin(text: str) -> str:
+    """Parses the origin of a web page. Returns it as browsers send it."""
+    try:
+        parts = urlsplit(text)
+        port = {"http": 80, "https": 443}.get(parts.scheme, 0)
+        other = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
+        known = port and parts.hostname and not other and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an origin, such as https://chat.example.org")
+    return f"{parts.scheme}://{parts.netloc.removesuffix(f':{port}')}".lower()  # browsers omit the usual port
 
 
 def device(text: str) -> str:

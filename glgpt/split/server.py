@@ -107,6 +107,7 @@ class Application:
     async def _connection(self, socket: WebSocket) -> None:
         origin, client = socket.headers.get("origin"), client_of(socket)
         if not self.access.allows(origin):
+            logger.info("refused", extra=_fields(socket, why=f"pages of {quoted(origin)} may not connect (--origin)"))
             await socket.close(1008)  # before the handshake, so the client receives 403
             return
         if not await self.rates.take(client):

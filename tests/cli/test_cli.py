@@ -20,7 +20,7 @@ from helpers.command_line import Capture, refused
 
 import glgpt.cli.parser
 from glgpt.cli import main
-from glgpt.cli.option_types import size
+from glgpt.cli.option_types import origin, size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import Phases, progress
 from glgpt.inference.model import LanguageModel
@@ -119,6 +119,11 @@ def test_sizes(text: str, wanted: int) -> None:
 def test_bad_sizes_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         size(text)
+
+
+@pytest.mark.parametrize("text", ["https://example.org/", "HTTPS://Example.org:443", "https://example.org"])
+def test_an_origin_is_that_which_browsers_send(text: str) -> None:
+    assert origin(text) == "https://example.org"
 
 
 def test_generate_prints_text_to_stdout_and_speed_to_stderr(capsys: Capture) -> None:

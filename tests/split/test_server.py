@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import resource
 import shutil
 import socket
@@ -160,7 +161,7 @@ def test_too_long_a_message_ends_the_connection_alone(serve: Any, folder: Path, 
     assert raw(server).open()["op"] == "opened"
 
 
-def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
+def test_who_may_connect(serve: Any, folder: Path, raw: Any, caplog: pytest.LogCaptureFixture) -> None:
     from websockets.exceptions import InvalidStatus
 
     server = serve(folder, "1", token="right")
@@ -175,8 +176,10 @@ def test_who_may_connect(serve: Any, folder: Path, raw: Any) -> None:
                 raw(server, origin=origin)
     named = serve(folder, "1", origins=("https://example.org",))
     raw(named, origin="https://example.org")
-    with pytest.raises(InvalidStatus, match="403"):
+    with pytest.raises(InvalidStatus, match="403"), caplog.at_level(logging.INFO, "glgpt.split"):
         raw(named, origin="http://localhost:8042")
+    why = "pages of http://localhost:8042 may not connect (--origin)"
+    assert caplog.records[-1].fields["why"] == why  # type: ignore[attr-defined]
     with pytest.raises(GlgptError, match="token is required"):
         load(folder, rest=server.url, device="software")
     with pytest.raises(ArgumentError, match="--token"):

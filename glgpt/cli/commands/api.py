@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.common import (
@@ -16,7 +15,7 @@ from glgpt.cli.common import (
     device_options,
 )
 from glgpt.cli.operation.options import add_server_options, operated
-from glgpt.cli.option_types import count, positive
+from glgpt.cli.option_types import count, origin, positive
 from glgpt.cli.progress import progress
 from glgpt.errors import ArgumentError, quoted
 from glgpt.ops import MAX_ROWS
@@ -51,7 +50,7 @@ def add_parser(sub: Subparsers) -> None:
     )  # fmt: skip
     p.add_argument("--api-key-file", metavar="FILE", help="read the key from this file")
     p.add_argument(
-        "--origin", action="append", default=[], metavar="URL",
+        "--origin", type=origin, action="append", default=[], metavar="URL",
         help="origin of a web page that may use the server (default: none); may repeat",
     )  # fmt: skip
     text = "also answer requests for this host name, such as a proxy's; may repeat"
@@ -84,10 +83,9 @@ def run(args: argparse.Namespace) -> int:
     name = chat_model(args)
     if args.parallel > MAX_ROWS:
         raise ArgumentError(f"--parallel {args.parallel} is too many; up to {MAX_ROWS} texts run side by side")
-    origins = [_origin(each) for each in args.origin]
     key = api_key(args.api_key, args.api_key_file)
     with operated(args):
-        server = ApiServer(args.port, args.host, key, origins, args.allow_host)
+        server = ApiServer(args.port, args.host, key, args.origin, args.allow_host)
         try:
             with progress("loading", "B") as show:
                 options = {"progress": show, "speculate": args.speculate, "adapter": args.adapter}
@@ -100,20 +98,6 @@ def run(args: argparse.Namespace) -> int:
         finally:
             server.close()
     return 0
-
-
-def _origin(text: str) -> str:
-    """Returns an origin as browsers send it. Raises ArgumentError for anything else."""
-    try:
-        parts = urlsplit(text)
-        port = {"http": 80, "https": 443}.get(parts.scheme, 0)
-        other = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
-        known = port and parts.hostname and not other and parts.port != 0
-    except ValueError:
-        known = False
-    if not known:
-        raise ArgumentError(f"--origin {quoted(text)} is not an origin, such as https://chat.example.org")
-    return f"{parts.scheme}://{parts.netloc.removesuffix(f':{port}')}".lower()  # browsers omit the usual port
 
 
 def _announce(url: str, name: str, context: int, host: str) -> None:

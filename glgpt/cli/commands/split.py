@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from glgpt.cli.argument_parser import Subparsers, add_command, add_group
 from glgpt.cli.common import MODEL, add_device_options, device_options
 from glgpt.cli.operation.options import add_server_options, listening, operated
-from glgpt.cli.option_types import not_negative, positive
+from glgpt.cli.option_types import not_negative, origin, positive
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import TOKEN, get_token
 from glgpt.errors import ArgumentError, quoted
@@ -58,6 +58,7 @@ glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRE
     )
     p.add_argument(
         "--origin",
+        type=origin,
         action="append",
         default=[],
         metavar="URL",
