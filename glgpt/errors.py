@@ -1,4 +1,4 @@
-"""Defines the exceptions for users' mistakes, and functions that quote untrusted text in a message."""
+"""Defines the exceptions for users' mistakes, and functions that check and quote untrusted text."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ class ArgumentError(GlgptError):
 
 class DeviceError(GlgptError):
     """A device that cannot be opened, or that refuses a texture, a framebuffer or a shader."""
+
+
+def is_utf8(text: str) -> bool:
+    """True if UTF-8 can encode a text. It cannot encode surrogates, with which Python decodes invalid bytes."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def quoted(text: object, limit: int = 80) -> str:

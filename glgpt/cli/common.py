@@ -17,7 +17,7 @@ from glgpt.cli.argument_parser import Parser
 from glgpt.cli.option_types import above_zero, bias, count, device, fraction, ids, not_negative, positive, share, size
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import client_options
-from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
+from glgpt.errors import ArgumentError, FileError, GlgptError, is_utf8, quoted
 from glgpt.gguf.reader import is_gguf
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingOptions
 from glgpt.inference.constraints.constraint import Constraint
@@ -254,7 +254,7 @@ def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | N
     text = default if args.prompt is None else read_input("-") if args.prompt == "-" else str(args.prompt)
     if not text:
         raise GlgptError("the prompt is empty; give some text, or token ids with --ids")
-    if any("\ud800" <= c <= "\udfff" for c in text):  # Python's surrogates for bytes that are not UTF-8
+    if not is_utf8(text):
         raise GlgptError("the prompt is not UTF-8 text")
     return text
 

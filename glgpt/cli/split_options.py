@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from glgpt.errors import ArgumentError
+from glgpt.errors import ArgumentError, is_utf8
 from glgpt.wire import hidden
 
 if TYPE_CHECKING:
@@ -71,5 +71,8 @@ def render_split(stages: list[dict[str, Any]]) -> str:
 
 
 def get_token(args: argparse.Namespace) -> str | None:
-    """Returns the secret of the servers: `--token`, else the environment variable."""
-    return args.token or os.environ.get(TOKEN) or None
+    """Returns the secret of the servers: `--token`, else the environment variable. Raises ArgumentError if invalid."""
+    token = args.token or os.environ.get(TOKEN) or None
+    if token is not None and not is_utf8(token):
+        raise ArgumentError(f"--token or ${TOKEN} is not UTF-8 text; choose another token")
+    return token

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, is_utf8
 from glgpt.page.output.preview import checked_site, checked_source
 from glgpt.page.reading import Reading
 from glgpt.page.split import SplitPage
@@ -65,6 +65,10 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         """Checks the options and normalizes addresses."""
+        texts = {"--name": (self.name,), "--trained-on": (self.trained_on,), "--prompt": self.prompts}
+        for option, given in texts.items():
+            if not all(is_utf8(text or "") for text in given):
+                raise GlgptError(f"{option} is not UTF-8 text; a page is written in UTF-8")
         if self.single_file and self.embed:
             raise GlgptError("--single-file and --embed cannot be combined: --embed writes a folder")
         if self.split and self.adapter is not None:

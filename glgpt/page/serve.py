@@ -221,16 +221,18 @@ def bound_socket(host: str, port: int, option: str, limits: Limits | None = None
     """
     made = Listener(Connections(limits or Limits()), socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
+        if not host:  # which would listen on all addresses
+            raise socket.gaierror
         if sys.platform != "win32":  # on Windows, this option would let two servers share a port
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # TypeError: a host that is not a name
         made.close()
-        if isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL):
-            raise ArgumentError(
-                f"{quoted(host)} is not an address of this machine; 0.0.0.0 listens on all of them"
-            ) from None
+        no_host = isinstance(error, (socket.gaierror, TypeError, UnicodeError))
+        if no_host or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL):
+            shown = quoted(host) or "an empty host"
+            raise ArgumentError(f"{shown} is not an address of this machine; 0.0.0.0 listens on all of them") from None
         why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
         raise ArgumentError(f"port {port} cannot be used: {why}; choose another with {option}") from None
     return made

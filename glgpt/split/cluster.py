@@ -142,7 +142,7 @@ class RayEngine(EngineBase):
             path, self.dtype = str(checkpoint.path), dtype or default_dtype(checkpoint)
         options["context"] = options.get("context") or min(self.config.n_positions, DEFAULT_CONTEXT)
         self.config = self.config.with_context(options["context"])
-        self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
+        self.part = Part.whole(self.config) if blocks is None else Part.parse(blocks, self.config)
         self.parts = ranges(self.part, stages, self.config)
         if self.part == Part.whole(self.config):
             checked_chain(self.parts, self.config)

@@ -198,7 +198,7 @@ class Engine(EngineBase):
     ) -> None:
         with Checkpoint.open(name) as checkpoint:
             self.config, self.name, self.digest = checkpoint.config, checkpoint.name, model_digest(checkpoint)
-            self.part = Part.parse(blocks, self.config) if blocks else Part.whole(self.config)
+            self.part = Part.whole(self.config) if blocks is None else Part.parse(blocks, self.config)
             self.stage = Stage.load(checkpoint, self.part, dtype, **options)
         self.config = self.stage.config
         self.dtype, self.sizes = str(self.stage.formats), self.stage.sizes

@@ -18,8 +18,9 @@ def metrics_server(host: str, port: int) -> Iterator[str]:
     """
     try:
         server, thread = start_http_server(port, host)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
+    except (OSError, OverflowError, UnicodeError) as error:
+        wrong = "it is not a host's name" if isinstance(error, UnicodeError) else "it must be from 0 to 65535"
+        why = getattr(error, "strerror", None) or wrong
         raise ArgumentError(f"--metrics {quoted(host)}:{port} cannot be used: {why}") from None
     try:
         place = f"[{host}]" if ":" in host else host

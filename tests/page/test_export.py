@@ -340,6 +340,9 @@ def test_bad_input_is_refused(goldens: Path, tmp_path: Path) -> None:
         export(goldens / "one-f16", tmp_path / "out", ExportOptions(shard_size=10))
     with pytest.raises(GlgptError, match="dtype"):
         export(goldens / "one-f16", tmp_path / "out", ExportOptions("f8"))
+    for texts in ({"name": "\udcff"}, {"trained_on": "\udcff"}, {"prompts": ["\udcff"]}):
+        with pytest.raises(GlgptError, match="is not UTF-8 text"):
+            ExportOptions(**texts)
     for schema in ("program", "manifest", "tokenizer", "reference"):
         with pytest.raises(GlgptError, match=rf"{schema}\.json.*required"):
             validate(schema, {"schema": 1}, f"{schema}.json")

@@ -221,6 +221,9 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path, site: Path) -> None:
         application(tmp_path)
     with pytest.raises(ArgumentError, match="port 99999 cannot be used: it must be from 0 to 65535"):
         Server(application(site), 99999)
+    for host, shown in (("", "an empty host"), ("\udcff", r"\\udcff"), ("a..b", r"a\.\.b")):
+        with pytest.raises(ArgumentError, match=f"{shown} is not an address of this machine"):
+            Server(application(site), 0, host)
 
 
 def command(*args: str) -> subprocess.Popen[str]:

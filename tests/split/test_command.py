@@ -82,6 +82,9 @@ def test_a_proxy_that_cannot_be_used_is_one_clear_line(
     [
         (["split", "serve", "--blocks", "9"], "blocks 9-9 are out of range: the model has blocks 0 to 5"),
         (["split", "serve", "--blocks", "x"], "'x' is not a part of a model"),
+        (["split", "serve", "--blocks", ""], "'' is not a part of a model"),
+        (["split", "serve", "--token", "a\udcff"], "--token or $GLGPT_SPLIT_TOKEN is not UTF-8 text"),
+        (["split", "serve", "--metrics", "a\udcff:0", "--device", "software"], "it is not a host's name"),
         (["split", "serve", "--listen", "nowhere"], "--listen 'nowhere' is not [HOST:]PORT"),
         (["split", "serve", "--blocks", "5", "--listen", "0.0.0.0:0", "--device", "software"], "give --token"),
         (["split", "serve", "--blocks", "5", "--tls", "no.pem", "no.key", "--device", "software"], "--tls no.pem"),

@@ -27,7 +27,7 @@ from glgpt.cli.common import (
 from glgpt.cli.option_types import positive
 from glgpt.cli.progress import awaited, progress
 from glgpt.cli.split_options import add_client_options
-from glgpt.errors import GlgptError, quoted
+from glgpt.errors import GlgptError, is_utf8, quoted
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import CHAT_TOKENS
 from glgpt.system.files import named_errors
@@ -131,7 +131,7 @@ def _messages(args: argparse.Namespace) -> list[str] | None:
     given = [read_input("-").strip()] if args.message is None else list(args.message)
     if any(not text.strip() for text in given):
         raise GlgptError("a message is empty; give --message TEXT, or a message on stdin")
-    if any("\ud800" <= c <= "\udfff" for text in given for c in text):  # Python's surrogates for invalid UTF-8
+    if not all(map(is_utf8, given)):
         raise GlgptError("a message is not UTF-8 text")
     return given
 

@@ -97,13 +97,14 @@ def run(args: argparse.Namespace) -> int:
     from glgpt.split.server import Access, StageServer
 
     host, port = listening(args.listen, "--listen")
+    access = Access(get_token(args), tuple(args.origin))
     kind, more = _engine(args)
     with progress("loading", "B") as show:
         options = {"sessions": args.sessions, "age": args.idle, **more, **device_options(args)}
         engine: EngineBase = kind(args.model, args.blocks, progress=show, **options)
     try:
         with operated(args):
-            server = StageServer(engine, Access(get_token(args), tuple(args.origin)), host, port, args.tls, args.idle)
+            server = StageServer(engine, access, host, port, args.tls, args.idle)
             _announce(args, engine, server.url)
             server.run()
     finally:
