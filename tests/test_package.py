@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,16 @@ def test_what_the_package_is_made_of_exists(build: ModuleType) -> None:
         assert list(ROOT.glob(pattern.lstrip("/"))), pattern
     for name in build.SOURCES:
         assert (ROOT / "viewer" / name).exists(), name
+
+
+def test_the_page_is_built_again_after_a_change_of_any_shader_that_it_imports(build: ModuleType) -> None:
+    sources = [(ROOT / "viewer" / name).resolve() for name in build.SOURCES]
+    imported = [
+        (file.parent / found).resolve()
+        for file in (ROOT / "viewer" / "src").rglob("*.ts*")
+        for found in re.findall(r'"((?:\.\./)+glsl/[^"?*]*)', file.read_text())
+    ]
+    assert imported and all(any(shader.is_relative_to(source) for source in sources) for shader in imported)
 
 
 def test_dir_shows_the_public_names_and_no_others() -> None:

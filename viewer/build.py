@@ -22,12 +22,14 @@ PAGE = VIEWER / "dist" / "index.html"
 BUILT = (PAGE, VIEWER / "dist" / "dashboard" / "index.html")
 SOURCES = (
     "../glsl/tensor.glsl",
+    "../glsl/formats",
     "src",
     "embed",
     "dashboard",
     "schema",
     "public",
     "index.html",
+    "package.json",
     "package-lock.json",
     "vite.config.ts",
     "types.config.ts",
