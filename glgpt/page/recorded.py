@@ -30,7 +30,7 @@ PICTURES = 6  # maximum number of recorded pictures
 
 
 def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
-    """Returns the content of recorded.json; None if the page has no prompt.
+    """Returns the content of recorded.json; None if the page has no prompt, or its text ends with the prompt.
 
     It holds the opening prompt, its continuation with alternatives, attention over the first tokens, and pictures of
     the machine (the page's drawing of the whole model).
@@ -44,6 +44,8 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
     opening = prompts.continuation()
     settings = cast("SamplingKeywords", {**prompts.sampling, "seed": opening.seed})
     ids = [*given, *model.generate_ids(given, min(opening.tokens, room), **settings)]
+    if len(ids) == len(given):
+        return None
     patterns = [in_block(i, PATTERN) for i in range(model.config.n_layer)]
     logits, found = model.run_with_cache(ids, patterns)
     sampler = Sampler(SamplingOptions(**settings))

@@ -10,8 +10,10 @@ import pytest
 
 from glgpt import LanguageModel
 from glgpt.models.views import stages
-from glgpt.page.recorded import CELL, recorded_machine, rows_of
+from glgpt.page.prompts import Prompts
+from glgpt.page.recorded import CELL, recorded_json, recorded_machine, rows_of
 from glgpt.plots.cells import REACH, folded
+from glgpt.system.files import data_path
 
 
 @pytest.fixture
@@ -43,6 +45,14 @@ def test_a_row_has_all_that_a_token_has(model: LanguageModel) -> None:
     np.testing.assert_array_equal(scores, found["h.1.attn.scores"][:, t, : t + 1])
     assert np.isfinite(scores).all()
     np.testing.assert_array_equal(rows_of(found, ["h.1.mlp.act"], t), found["h.1.mlp.act"][t : t + 1])
+
+
+def test_a_text_that_ends_with_its_prompt_is_not_recorded(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = Prompts.load(data_path("weights/shakespeare"), model.config, ["O"])
+    monkeypatch.setattr(model, "generate_ids", lambda *_, **__: iter(()))  # the first token ends the text
+    assert recorded_json(model, prompts) is None
 
 
 def test_pictures_are_of_what_went_in_before_a_token(model: LanguageModel) -> None:
