@@ -52,8 +52,8 @@ class Captures:
     """Records and plays capture programs, each on demand for the requested names and chunk sizes.
 
     The programs share the weights of `player`. Their caches have a position for each id, rounded up to a power of two.
-    `most` limits the bytes of all textures, those of `player` included. `part` is the part of the model that `player`
-    runs (None: the whole model).
+    `most` limits the bytes of all textures, those of `player` and `others` (more bytes) included. `part` is the part of
+    the model that `player` runs (None: the whole model).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Captures:
         part: Part | None = None,
     ) -> None:
         self.player, self.config, self.kernel, self.dtype, self.most = player, config, kernel, dtype, most
-        self.part = part or Part.whole(config)
+        self.part, self.others = part or Part.whole(config), 0
         self.end = LOGITS if self.part.head else HIDDEN
         self._players: dict[tuple[Any, ...], tuple[Player, Sites | None]] = {}
 
@@ -113,7 +113,7 @@ class Captures:
                 device, sites = self.player.device, edits.sites() if edits else None
                 how = (config, device.limits, self.kernel, self.dtype, names, sizes)
                 program = capture_program(*how, part=self.part, sites=sites)
-                needed = self.player.program.nbytes() + own_bytes(program)
+                needed = self.others + self.player.program.nbytes() + own_bytes(program)
                 if self.most is not None and needed > self.most:
                     continue
                 self._keep(KEPT if self.most is None else 0)

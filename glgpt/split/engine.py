@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -203,19 +203,19 @@ class Engine(EngineBase):
         self.config = self.stage.config
         self.dtype, self.sizes = str(self.stage.formats), self.stage.sizes
         self._limit = options.get("max_texture_memory")
-        self.most, self._spare = self._affordable(most, self._limit)
+        self.most = self._affordable(most, self._limit)
         self.sessions = Sessions(self.most, age)
         self.whole = self._served(self.stage)
         self._narrowed: dict[Part, ServedPart] = {}  # least recently used first
         self._heads = self.stage.captures(self._limit, Part.head_of(self.config))
 
-    def _affordable(self, wanted: int, limit: int | None) -> tuple[int, int | None]:
+    def _affordable(self, wanted: int, limit: int | None) -> int:
         """Returns how many of the wanted sessions fit into `limit` bytes of textures, together with the model.
 
-        Also returns `limit` minus the memory of these sessions (None: no limit). Raises GlgptError if no session fits.
+        Raises GlgptError if no session fits.
         """
         if limit is None:
-            return wanted, None
+            return wanted
         model, session = self.stage.texture_bytes, self.stage.session_bytes
         found = min(wanted, (limit - model) // session) if session else wanted
         if found < 1:
@@ -225,23 +225,53 @@ class Engine(EngineBase):
                 f"the model takes {mib[0]} MiB of textures and a session {mib[1]} more, and --max-texture-memory is "
                 f"{mib[2]} MiB; allow more, use --dtype f16, q8 or q4, or hold fewer --blocks"
             )
-        return found, limit - found * session
+        return found
+
+    def _taken(self) -> int:
+        """Returns the bytes of all textures, and of the caches that sessions may still create."""
+        reserved = self.most * self.stage.session_bytes - self.sessions.nbytes
+        return self.stage.player.device.texture_bytes + reserved
+
+    def _retried(self, work: Callable[[], T], keep: Part | None = None) -> T:
+        """Runs `work`, which raises GlgptError if its textures exceed the limit.
+
+        If it raises GlgptError, unloads what no session uses, except the sub-part `keep`, and runs `work` again.
+        """
+        try:
+            return work()
+        except GlgptError:
+            if self._limit is None:
+                raise
+            before = self._taken()
+            for captures in (self._heads, *(served.captures for served in (self.whole, *self._narrowed.values()))):
+                captures.close()
+            for part in [p for p, served in self._narrowed.items() if not self.sessions.use(served.texts)]:
+                if part != keep:
+                    self._drop(self._narrowed.pop(part))
+            if self._taken() == before:
+                raise
+        return work()
 
     def _served(self, stage: Stage) -> ServedPart:
-        texts = BatchedStage(stage, self.sessions.most, self._spare)
-        return ServedPart(stage.part, stage, texts, stage.captures(self._limit))
+        return ServedPart(
+            stage.part, stage, BatchedStage(stage, self.sessions.most, self._limit), stage.captures(self._limit)
+        )
+
+    def _narrow(self, part: Part) -> Stage:
+        return self.stage.narrowed(part, None if self._limit is None else self._limit - self._taken())
 
     def serve(self, part: str | None) -> ServedPart:
         """Returns the sub-part `part`, which uses the engine's weights. None stands for the engine's whole part.
 
-        Call it in the engine's thread. Raises GlgptError if the engine's part does not contain the sub-part.
+        Call it in the engine's thread. Raises GlgptError if the engine's part does not contain the sub-part, or if the
+        sub-part's textures exceed the limit.
         """
         wanted = Part.parse(part, self.config) if part else self.part
         if wanted == self.part:
             return self.whole
         if not self.part.contains(wanted):
             raise GlgptError(f"this server holds {self.part} and not {wanted}")
-        found = self._narrowed.pop(wanted, None) or self._served(self.stage.narrowed(wanted))
+        found = self._narrowed.pop(wanted, None) or self._served(self._retried(lambda: self._narrow(wanted)))
         self._narrowed[wanted] = found
         for other in self._superfluous(wanted):
             self._drop(self._narrowed.pop(other))
@@ -305,6 +335,7 @@ class Engine(EngineBase):
         new = [request for request in jobs if not request.repeated]
         answers: dict[StepRequest, Answer | GlgptError] = {}
         if len(new) > 1:
+            self._share(new[0].session.texts)
             steps = [(request.session, request.step.pos, request.x, request.step.ask) for request in new]
             with contextlib.suppress(Exception):  # the separate steps below raise the error again
                 answers = dict(zip(new, self.sessions.steps(steps), strict=True))
@@ -319,6 +350,17 @@ class Engine(EngineBase):
                 return error
 
         return [answer(request) for request in jobs]
+
+    def _share(self, texts: BatchedStage) -> None:
+        """Creates the shared caches of a part before its first joint forward pass, if the limit allows them."""
+
+        def reserve() -> None:
+            texts.others = self._taken() - texts.main.program.nbytes() - texts.nbytes
+            texts.reserve(texts.rows)
+
+        if self._limit is not None and not texts.alone and not texts.shares:
+            with contextlib.suppress(GlgptError):  # the texts then run alone
+                self._retried(reserve, texts.part)
 
     @staticmethod
     def _reply(request: StepRequest, answer: Answer, begun: float) -> bytes:
@@ -352,7 +394,12 @@ class Engine(EngineBase):
         captures = self._heads if look_.head else served.captures
         look_bytes(look_, captures.part, self.config)  # raises if the look cannot be answered
         begun = time.perf_counter()
-        end, arrays = look(captures, x, look_.names)
+
+        def captured() -> tuple[Floats, dict[str, Floats]]:
+            captures.others = self._taken() - captures.player.program.nbytes() - captures.nbytes
+            return look(captures, x, look_.names)
+
+        end, arrays = self._retried(captured, served.part)
         found: dict[str, Floats] = {**arrays, captures.end: end} if look_.end else arrays
         shapes = [(name, list(a.shape)) for name, a in found.items()]
         header = Looked(seq=look_.seq, arrays=shapes, ms=round(1000 * (time.perf_counter() - begun), 3))

@@ -78,6 +78,12 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._live)
 
+    @property
+    def nbytes(self) -> int:
+        """Returns the texture memory of all caches in bytes."""
+        whose = [*(texts for texts, _ in self._free), *(session.texts for session in self._live.values())]
+        return sum(texts.stage.session_bytes for texts in whose)
+
     def use(self, texts: BatchedStage) -> bool:
         """True if a session with caches runs on this stage."""
         return any(session.ran_by is texts for session in self._live.values())

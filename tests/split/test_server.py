@@ -27,7 +27,7 @@ from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.loading import load
 from glgpt.inference.model import LanguageModel
 from glgpt.split import limits, protocol
-from glgpt.split.engine import Engine
+from glgpt.split.engine import Engine, StepRequest
 from glgpt.split.server import Access, StageServer
 from glgpt.wire import hidden, messages
 from glgpt.wire.client import Connection
@@ -402,9 +402,8 @@ def test_texture_memory_bounds_the_sessions(folder: Path) -> None:
         limit = model + room * session + session // 2
         with contextlib.closing(Engine(folder, "1", device="software", max_texture_memory=limit)) as engine:
             assert engine.most == engine.sessions.most == sessions
-            rows = engine.config.context if room == 1 else 3
-            look = engine.look(engine.part, Look(seq=0, n=rows), np.ones((rows, engine.config.n_embd), np.float32))
-            if room == 1:
+            look = engine.look(engine.part, Look(seq=0, n=3), np.ones((3, engine.config.n_embd), np.float32))
+            if room <= sessions:
                 with pytest.raises(GlgptError, match=r"capturing these activations needs .* allow more"):
                     asyncio.run(look)
             else:
@@ -691,6 +690,38 @@ def test_sessions_leave_memory_flat(sessions: int, serve: Any, folder: Path, raw
     assert counts[0][:2] == counts[1][:2] and counts[1][2] <= 2
     if sessions == 1000:
         assert resident[1] - resident[0] < 8 << 20, resident
+
+
+def test_parts_and_looks_share_the_texture_memory(folder: Path) -> None:
+    """Fails if the textures exceed the limit, or if a part in use is unloaded for another one."""
+
+    async def step(engine: Engine, session: Any, seq: int) -> None:
+        await engine.step(StepRequest(session, Step(seq=seq, pos=seq, n=1), [3], "f32", 0.0))
+
+    async def use(engine: Engine, limit: int) -> None:
+        device = engine.stage.player.device
+        for part in ("embed,0", "embed,0-1", "embed,0"):  # an unused part is unloaded for the next one
+            sessions = [(await engine.open(None, part))[0] for _ in range(2)]
+            assert len(engine._narrowed) == 1 and device.texture_bytes <= limit
+        for session in sessions:
+            await step(engine, session, 0)
+        with pytest.raises(GlgptError, match=r"embed,0-1 needs .* --max-texture-memory leaves"):
+            await engine.open(None, "embed,0-1")
+        await asyncio.gather(*(step(engine, session, 1) for session in sessions))
+        names = tuple(engine.part.activations(engine.config))[:-1]
+        with pytest.raises(GlgptError, match="capturing these activations needs"):
+            await engine.look(
+                engine.part, Look(seq=0, n=engine.config.context, names=names), [3] * engine.config.context
+            )
+        assert device.texture_bytes <= limit and not any(session.evicted for session in sessions)
+
+    with contextlib.closing(Engine(folder, device="software")) as engine:
+        before = engine.stage.texture_bytes
+        limit = before + 2 * engine.stage.session_bytes
+        asyncio.run(engine.open(None, "embed,0-1"))
+        limit += engine.stage.player.device.texture_bytes - before
+    with contextlib.closing(Engine(folder, device="software", sessions=2, max_texture_memory=limit)) as engine:
+        asyncio.run(use(engine, limit))
 
 
 @pytest.mark.soak

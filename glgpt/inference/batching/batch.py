@@ -144,7 +144,7 @@ class SharedCaches(ABC, Generic[M]):
     """Holds KV caches that texts share, and runs steps of up to eight texts with the weights of the player `main`.
 
     A text's results do not depend on the other texts of a step. `most` limits the bytes of all textures, those of
-    `main` included. `part` is the part of the model that `main` runs (None: the whole model).
+    `main` and `others` (more bytes) included. `part` is the part of the model that `main` runs (None: the whole model).
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class SharedCaches(ABC, Generic[M]):
         part: Part | None = None,
     ) -> None:
         self.main, self.config, self.kernel, self.dtype, self.most = main, config, kernel, dtype, most
-        self.part = part or Part.whole(config)
+        self.part, self.others = part or Part.whole(config), 0
         self._player: Player | None = None
         self._heap = Heap(0)
         self._texts: dict[M, None] = {}  # texts with rows, least recently used first
@@ -202,7 +202,7 @@ class SharedCaches(ABC, Generic[M]):
             view = main.program.views[LOGITS]
             logits = Layout(view.rows, view.cols, view.tiles, view.dtype)
         program = batch_program(self.config, main.device.limits, self.kernel, self.dtype, rows, logits, self.part)
-        needed = main.program.nbytes() + self._own_bytes(program)
+        needed = self.others + main.program.nbytes() + self._own_bytes(program)
         if self.most is not None and needed > self.most:
             raise GlgptError(
                 f"several texts at once need {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "

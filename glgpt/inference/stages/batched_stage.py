@@ -74,6 +74,11 @@ class BatchedStage(SharedCaches[SessionCache]):
         return bool(self.main.textures)
 
     @property
+    def shares(self) -> bool:
+        """True while the shared caches are allocated."""
+        return self._player is not None
+
+    @property
     def rows(self) -> int:
         """Number of rows to reserve in the shared caches; `height` rounds it up."""
         return min(self.most_rows, min(self.texts, MAX_ROWS) * self.config.context + SPARE)

@@ -105,15 +105,22 @@ class Stage:
         """Returns a stage with the same weights and separate caches, for another text; close it before this stage."""
         return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.formats, self)
 
-    def narrowed(self, part: Part) -> Stage:
+    def narrowed(self, part: Part, most: int | None = None) -> Stage:
         """Returns a stage for a subset of this stage's part, with the same weights and caches.
 
-        Close it before this stage.
+        Close it before this stage. Raises GlgptError if the textures that it does not share take more than `most`
+        bytes.
         """
         player = self.player
         program = programs.generation_program(self.config, player.device.limits, self.kernel, self.formats, part)
         given = player.shared() | player.shared("state")
         shared = {name: texture for name, texture in given.items() if name in program.textures}
+        needed = sum(texture.nbytes for name, texture in program.textures.items() if name not in shared)
+        if most is not None and needed > most:
+            raise GlgptError(
+                f"{part} needs {needed / 2**20:.1f} MiB of textures and --max-texture-memory leaves "
+                f"{max(0, most) / 2**20:.1f} MiB; start the server with a larger limit or fewer --sessions"
+            )
         return Stage(
             Player(player.device, program, player.options, shared), part, self.config, self.kernel, self.formats, self
         )
