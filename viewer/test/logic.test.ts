@@ -2,7 +2,7 @@
 
 import { describe, expect, it, vi } from "vitest";
 import { plan, sizes } from "../src/runtime/engine/chunks";
-import { parseIntervention, scales, written } from "../src/runtime/engine/interventions";
+import { parseIntervention, scales, writeInterventions, written } from "../src/runtime/engine/interventions";
 import { memoryView, statistics } from "../src/runtime/engine/field";
 import { guess, pick, playable } from "../src/runtime/engine/probe";
 import { fromFloat16 } from "../src/runtime/gl/float16";
@@ -19,7 +19,7 @@ import {
   type Recording,
 } from "../src/runtime/engine/manifest";
 import { measure, ties } from "../src/runtime/engine/tolerance";
-import { check } from "../src/runtime/gl/player";
+import { check, type Player } from "../src/runtime/gl/player";
 import { header, shaderError } from "../src/runtime/gl/shaders";
 import { PageError } from "../src/runtime/gl/errors";
 import type { Program, View } from "../src/runtime/gl/program";
@@ -528,6 +528,20 @@ describe("changes of a model", () => {
     ]) {
       expect(() => parseIntervention(word), word).toThrow("is not a change of a part");
     }
+    expect(() => parseIntervention("h.2~~~4")).toThrow("h.2~~~4 steers between two empty texts");
+  });
+
+  it("write nothing if a part is patched at two tokens", () => {
+    const view = { rows: 1, cols: 4, tiles: [1, 1], dtype: "f32" };
+    const views = { "edit.a.gain": view, "edit.a.shift": view, "edit.a.at": view };
+    const manifest = { activations: new Map([["a", { heads: 1, width: 4 }]]) } as unknown as Manifest;
+    const write = vi.fn();
+    const patches = [1, 2].map((at) => ({ name: "a", head: null, gain: 0, shift: null, at }));
+    const player = { program: { views }, write } as unknown as Player;
+    expect(() => writeInterventions(player, manifest, patches)).toThrow("only one token");
+    expect(write).not.toHaveBeenCalled();
+    writeInterventions(player, manifest, patches.slice(1));
+    expect(write).toHaveBeenCalledTimes(3);
   });
 });
 

@@ -81,6 +81,7 @@ export function parseIntervention(word: string): Intervention {
   if (sign === ":" && fields.length === 1 && fields[0]) return { part, ...plain, pattern: fields[0] };
   if (sign === "~" && fields.length === 3) {
     const [towards, away, by] = fields as [string, string, string];
+    if (!towards && !away) throw new PageError(`${word} steers between two empty texts; give at least one text.`);
     return { part, ...plain, factor: number(by), steering: { towards: unescaped(towards), away: unescaped(away) } };
   }
   const position = sign === "@" && fields.length === 2 ? number(fields[0]) : -1;
@@ -190,19 +191,24 @@ function looking(manifest: Manifest, part: string, pattern: string): ResolvedInt
   return { ...of, gain: 1, shift: null, how: 1 + patterns.indexOf(pattern) };
 }
 
-/** Writes gains, shifts, patched positions and attention patterns to a player whose program supports them. */
+/**
+ * Writes gains, shifts, patched positions and attention patterns to a player whose program supports them. Throws
+ * PageError, before anything is written, if a part is patched at several positions.
+ */
 export function writeInterventions(
   player: Player,
   manifest: Manifest,
   resolved: readonly ResolvedIntervention[],
 ): void {
+  const of = (name: string) => resolved.filter((each) => each.name === name);
+  const positions = new Map(resolved.map(({ name }) => [name, positionOf(of(name))]));
   for (const [texture, view] of Object.entries(player.program.views)) {
     const [, name, kind] = /^edit\.(.*)\.(gain|shift|at|how)$/.exec(texture) ?? [];
     if (name === undefined) continue;
-    const own = resolved.filter((each) => each.name === name);
+    const own = of(name);
     const { heads = 1, width = 1 } = manifest.activations.get(name) ?? {};
     const values = new Float32Array(4 * shape(view).width * view.rows);
-    if (kind === "at") values[0] = positionOf(own);
+    if (kind === "at") values[0] = positions.get(name) ?? -1;
     else if (kind === "how")
       for (const { head, how = 0 } of own) for (let h = head ?? 0; h <= (head ?? heads - 1); h++) values[4 * h] = how;
     else fillColumns(values, kind === "gain", own, view.rows, view.cols / heads, width);
