@@ -31,6 +31,10 @@ async function filesOf(directory: FileSystemDirectoryHandle): Promise<File[]> {
 
 const DONE = ".complete"; // the file written last: a folder without it holds an interrupted copy
 
+/** Runs `work` while no other tab works on this folder. Returns null without running it if another tab does. */
+const alone = <T>(name: string, work: () => Promise<T>): Promise<T | null> =>
+  navigator.locks.request(`${FOLDER}/${name}`, { ifAvailable: true }, (lock) => (lock ? work() : null));
+
 /** Returns the kept models; none if the browser has no storage. Removes interrupted copies. */
 export async function keptModels(): Promise<Kept[]> {
   if (!canKeep()) return [];
@@ -39,10 +43,9 @@ export async function keptModels(): Promise<Kept[]> {
     const all = await folder();
     for await (const handle of handles(all)) {
       if (handle.kind !== "directory") continue;
-      const files = await filesOf(handle as FileSystemDirectoryHandle);
-      if (files.some(({ name }) => name === DONE)) {
-        found.push({ name: handle.name, bytes: files.reduce((sum, { size }) => sum + size, 0) });
-      } else await all.removeEntry(handle.name, { recursive: true });
+      // rejects if another tab changes the folder at the same time
+      const entry = await listed(all, handle as FileSystemDirectoryHandle).catch(() => null);
+      if (entry) found.push(entry);
     }
   } catch {
     return found; // a private window may forbid storage
@@ -50,11 +53,34 @@ export async function keptModels(): Promise<Kept[]> {
   return found.sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** Copies the files of a model to the storage. Throws PageError if the storage is too small. */
+/** Returns the model in a folder; null: another tab still copies it. Removes an interrupted copy. */
+async function listed(all: FileSystemDirectoryHandle, directory: FileSystemDirectoryHandle): Promise<Kept | null> {
+  const found = await entryOf(directory);
+  if (found) return found;
+  return alone(directory.name, async () => {
+    const completed = await entryOf(directory); // by another tab, since the check above
+    if (!completed) await all.removeEntry(directory.name, { recursive: true });
+    return completed;
+  });
+}
+
+/** Returns the model in a folder; null: its copy is not complete. */
+async function entryOf(directory: FileSystemDirectoryHandle): Promise<Kept | null> {
+  const files = await filesOf(directory);
+  if (!files.some(({ name }) => name === DONE)) return null;
+  return { name: directory.name, bytes: files.reduce((sum, { size }) => sum + size, 0) };
+}
+
+/**
+ * Copies the files of a model to the storage. The copy has the name of the GGUF file, or the model's title, with a
+ * number if this name exists. Throws PageError if the storage is too small.
+ */
 export async function keepModel(
   files: readonly File[],
+  title: string,
   progress: (done: number, total: number) => void,
 ): Promise<void> {
+  await keptModels(); // removes interrupted copies, whose storage the new copy may need
   const total = files.reduce((sum, { size }) => sum + size, 0);
   const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
   if (total > quota - usage - RESERVE) {
@@ -64,22 +90,34 @@ export async function keepModel(
         "Load the model without keeping a copy.",
     );
   }
-  const name = (files.find((file) => /\.(gguf|safetensors)$/i.test(file.name)) ?? files[0]!).name;
-  const directory = await (await folder()).getDirectoryHandle(name, { create: true });
-  await directory.removeEntry(DONE).catch(() => {}); // no failure if the file does not exist
+  const own = files.find((file) => /\.gguf$/i.test(file.name))?.name ?? title;
+  const name = own.replace(/^\.+|[/\\]/g, "_") || "model"; // a valid name of a folder
+  const copy = (to: string) => alone(to, () => copied(files, to, (done) => progress(done, total)));
+  for (let number = 1; !(await copy(number > 1 ? `${name} (${number})` : name)); number++);
+}
+
+/** Copies files to a new folder. Returns false if the folder exists. */
+async function copied(files: readonly File[], name: string, progress: (done: number) => void): Promise<boolean> {
+  const all = await folder();
+  const exists = await all.getDirectoryHandle(name).then(
+    () => true,
+    () => false,
+  );
+  if (exists) return false;
+  const directory = await all.getDirectoryHandle(name, { create: true });
   let done = 0;
   for (const file of files) {
     const writable = await (await directory.getFileHandle(file.name, { create: true })).createWritable();
     const counting = new TransformStream<Uint8Array, Uint8Array>({
       transform(chunk, controller) {
-        done += chunk.length;
-        progress(done, total);
+        progress((done += chunk.length));
         controller.enqueue(chunk);
       },
     });
     await file.stream().pipeThrough(counting).pipeTo(writable);
   }
   await (await (await directory.getFileHandle(DONE, { create: true })).createWritable()).close();
+  return true;
 }
 
 /** Returns the files of a kept model. */

@@ -101,7 +101,7 @@ class OpenStore {
 
   private async store(found: Openable): Promise<void> {
     this.doing.value = `Keeping a copy of ${found.title}`;
-    await keepModel(this.files, (done, total) => (this.share.value = done / total));
+    await keepModel(this.files, found.title, (done, total) => (this.share.value = done / total));
   }
 
   /** Fetches the model of the link, after the visitor has agreed. */
