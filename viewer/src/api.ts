@@ -150,8 +150,8 @@ export class Glgpt {
     return this.current.value?.used ?? "own";
   }
 
-  /** Resolves when the model can be used. Rejects if it cannot be loaded, and after `dispose`. */
-  private async usable(): Promise<void> {
+  /** @internal Resolves when the model can be used. Rejects if it cannot be loaded, and after `dispose`. */
+  async usable(): Promise<void> {
     if (!this.disposed) await this.ready;
     if (this.disposed) throw disposedOf();
   }
@@ -176,7 +176,7 @@ export class Glgpt {
 
   private release(): void {
     for (const model of new Set([this.model, this.own])) model.close();
-    this.own.split?.leave();
+    this.own.split?.close();
     this.own.device.release();
   }
 

@@ -176,6 +176,7 @@ export class Completions {
     request: ChatCompletionRequest,
     { signal, speculate }: CompletionRequestOptions = {},
   ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
+    await this.glgpt.usable();
     const prepared = await this.prepared(request, speculate).catch((error: unknown) => {
       if (error instanceof CompletionError || !(error instanceof PageError)) throw error;
       throw new CompletionError(error.message);
@@ -281,7 +282,6 @@ export class Completions {
   /** Checks a request and encodes its messages. */
   private async prepared(request: ChatCompletionRequest, speculate?: boolean): Promise<Prepared> {
     check(request);
-    await this.glgpt.ready;
     const { logprobs, top_logprobs, stop } = request;
     const tools = toolsOf(request);
     const messages = plainMessages(request.messages);

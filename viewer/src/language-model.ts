@@ -91,7 +91,7 @@ export class LanguageModelSession extends EventTarget {
   /** Starts a session. Rejects with NotSupportedError for a model without a chat template. */
   static async create(glgpt: Glgpt, options: LanguageModelOptions = {}): Promise<LanguageModelSession> {
     options.signal?.throwIfAborted();
-    await glgpt.ready;
+    await glgpt.usable();
     options.signal?.throwIfAborted();
     if (!glgpt.model.chatTemplate) throw refuse("NotSupportedError", "This model has no chat template.");
     const session = new LanguageModelSession(glgpt, options, messagesOf(options.initialPrompts ?? []));
@@ -140,7 +140,7 @@ export class LanguageModelSession extends EventTarget {
 
   /** Returns a session with the same messages. */
   async clone({ signal }: { signal?: AbortSignal } = {}): Promise<LanguageModelSession> {
-    this.check(signal);
+    await this.check(signal);
     const { temperature, topK } = this;
     const options = { ...this.guessing, temperature, topK, ...(signal ? { signal } : {}) };
     const copy = new LanguageModelSession(this.glgpt, options, this.messages);
@@ -157,7 +157,7 @@ export class LanguageModelSession extends EventTarget {
 
   /** Returns the number of tokens that an input would add. */
   async measureInputUsage(input: PromptInput): Promise<number> {
-    this.check();
+    await this.check();
     return (await this.tokens([...this.messages, ...messagesOf(input)])) - this.used;
   }
 
@@ -188,6 +188,7 @@ export class LanguageModelSession extends EventTarget {
         throw refuse(error instanceof ConstraintError ? "NotSupportedError" : "OperationError", error.message);
       });
     signal.throwIfAborted();
+    if (answer.stopped === "aborted") throw refuse("AbortError", "The model was disposed of.");
     this.messages = [...messages, { role: "assistant", content: answer.text }];
     const overflowed = answer.dropped > this.dropped;
     this.dropped = answer.dropped;
@@ -197,15 +198,17 @@ export class LanguageModelSession extends EventTarget {
   }
 
   private queued<T>(work: () => Promise<T>): Promise<T> {
-    return this.queue.run(() => {
-      this.check();
+    return this.queue.run(async () => {
+      await this.check();
       return work();
     });
   }
 
-  private check(signal?: AbortSignal): void {
+  /** Rejects if the session was destroyed, the model was disposed of, or `signal` is aborted. */
+  private async check(signal?: AbortSignal): Promise<void> {
     this.ended.signal.throwIfAborted();
     signal?.throwIfAborted();
+    await this.glgpt.usable();
   }
 
   private async measure(): Promise<void> {
@@ -225,11 +228,14 @@ export class LanguageModelSession extends EventTarget {
 export function polyfill(glgpt: Glgpt): boolean {
   if ("LanguageModel" in globalThis) return false;
   const availability = async () => {
-    const usable = glgpt.ready.then(() => Boolean(glgpt.model.chatTemplate)).catch(() => false);
+    const usable = glgpt
+      .usable()
+      .then(() => Boolean(glgpt.model.chatTemplate))
+      .catch(() => false);
     return (await usable) ? "available" : "unavailable";
   };
   const params = async () => {
-    await glgpt.ready;
+    await glgpt.usable();
     const { sampling, config } = glgpt.model.manifest;
     const { temperature, topK } = samplingDefaults(sampling);
     const maxTopK = config.vocab_size;

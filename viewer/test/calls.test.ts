@@ -22,6 +22,7 @@ vi.mock("../src/warm-up", () => ({
 }));
 
 import { Glgpt, type RareCode } from "../src/api";
+import { CompletionError } from "../src/completion-request";
 import type { Model } from "../src/runtime/engine/model";
 import type { Opened } from "../src/runtime/engine/opened-model";
 import type { ChatMessage } from "../src/runtime/chat/template";
@@ -44,6 +45,8 @@ function model(id: number) {
     follow: () => {},
     rest: () => {},
     close: () => {},
+    device: { release: () => {} },
+    split: { close: vi.fn() },
     beside: (other: unknown) => Promise.resolve(other),
   };
 }
@@ -78,9 +81,10 @@ beforeEach(async () => {
   const calls = class {
     training = training;
     busy = false;
+    close = () => Promise.resolve();
   };
   const opened = {
-    loader: { manifest: {}, progress: signal({}), signal: new AbortController().signal },
+    loader: { manifest: {}, progress: signal({}), signal: new AbortController().signal, close: () => {} },
   } as unknown as Opened;
   glgpt = new Glgpt({ TrainingCalls: calls } as unknown as RareCode, opened);
   await glgpt.ready;
@@ -118,7 +122,7 @@ it("ends a queued text and a queued answer when it is disposed of", async () => 
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());
   const waiting = Promise.all([glgpt.generate({ ids: [1] }), glgpt.chat(messages)]);
   await new Promise((resolve) => setTimeout(resolve));
-  const disposed = glgpt.dispose().catch(() => {}); // the fake model cannot release its device
+  const disposed = glgpt.dispose();
   prepared();
   await used;
   expect((await waiting).map(({ ids, stopped }) => [ids, stopped])).toEqual([
@@ -126,6 +130,29 @@ it("ends a queued text and a queued answer when it is disposed of", async () => 
     [[], "aborted"],
   ]);
   await disposed;
+});
+
+it("refuses later calls of a session, and cuts no answer short, when it is disposed of", async () => {
+  const session = await glgpt.languageModel();
+  const used = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  const running = session.prompt("a");
+  const refused = expect(running).rejects.toMatchObject({ name: "AbortError" });
+  await new Promise((resolve) => setTimeout(resolve));
+  const disposed = glgpt.dispose();
+  prepared();
+  await Promise.all([used, disposed, refused]);
+  expect(OWN.split.close).toHaveBeenCalled();
+  const over = /was disposed of/;
+  const later = [() => session.append("b"), () => session.clone(), () => session.measureInputUsage("b")];
+  for (const call of later) await expect(call()).rejects.toThrow(over);
+  await expect(glgpt.languageModel()).rejects.toThrow(over);
+  const completion = glgpt.chat.completions.create({ messages });
+  await expect(completion).rejects.toThrow(over);
+  await expect(completion).rejects.not.toBeInstanceOf(CompletionError); // the request is valid
+  expect(glgpt.polyfillLanguageModel()).toBe(true);
+  const { LanguageModel } = globalThis as unknown as { LanguageModel: { availability: () => Promise<string> } };
+  expect(await LanguageModel.availability()).toBe("unavailable");
 });
 
 it("encodes a request for a completion with the vocabulary of the model that answers it", async () => {

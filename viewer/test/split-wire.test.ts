@@ -1,7 +1,7 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { fromFloat16, toFloat16 } from "../src/runtime/gl/float16";
 import { matrixOf } from "../src/runtime/engine/uploaded";
-import { highLatency } from "../src/runtime/engine/split";
+import { highLatency, Split } from "../src/runtime/engine/split";
 import { decode, encode, packStates, unpackStates } from "../src/runtime/engine/split-wire";
 
 describe("messages of a split model", () => {
@@ -28,6 +28,36 @@ describe("guessing ahead", () => {
     expect(highLatency(trips(29))).toBe(false);
     expect(highLatency(trips(31, 7))).toBe(false);
     expect(highLatency(trips(19).map((trip) => ({ ...trip, localMs: 1, remoteMs: 1 })))).toBe(false);
+  });
+});
+
+describe("the connection to a server", () => {
+  it("is closed and not opened again when the model is disposed of", async () => {
+    const made: { close: () => void; onopen: () => void; onmessage: (event: object) => void; onclose: () => void }[] =
+      [];
+    const Socket = class {
+      static readonly OPEN = 1;
+      onopen = () => {};
+      onmessage: (event: object) => void = () => {};
+      onclose = () => {};
+      send = () =>
+        this.onmessage({ data: encode({ op: "opened", holds: "all", session: "s", held: 0, seq: 0 }).buffer });
+      close = vi.fn(() => this.onclose());
+
+      constructor() {
+        made.push(this);
+        setTimeout(() => this.onopen());
+      }
+    };
+    vi.stubGlobal("WebSocket", Socket);
+    const settings = { server: "ws://a", wire: "f32", digest: "", rest: "all", head: "server", stream: [] } as const;
+    const split = new Split({ ...settings, stream: [] });
+    await split.connect();
+    split.close();
+    expect(made[0]!.close).toHaveBeenCalled();
+    await expect(split.connect()).rejects.toThrow("No server is needed now.");
+    expect(made.length).toBe(1);
+    vi.unstubAllGlobals();
   });
 });
 

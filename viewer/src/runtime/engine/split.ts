@@ -353,6 +353,13 @@ export class Split {
     this.session = null;
   }
 
+  /** Leaves the session and ends the connection. The page does not connect again. */
+  close(): void {
+    this.wanted = () => false;
+    this.leave();
+    this.socket.close();
+  }
+
   /** Connects again with an access token, after the server has refused the connection. */
   async retry(token: string): Promise<void> {
     this.token = token;
