@@ -85,8 +85,11 @@ export interface ChatCompletionChunk extends Shared<"chat.completion.chunk"> {
   usage?: CompletionUsage;
 }
 
-/** Finds stop texts in a text that arrives in pieces. Holds back the end of the text if a stop text may begin there. */
-class StopTexts {
+/**
+ * Finds stop texts in a text that arrives in pieces. Holds back the end of the text if a stop text may begin there, so
+ * that the result does not depend on the pieces.
+ */
+export class StopTexts {
   found = false;
   private held = "";
 
@@ -96,16 +99,24 @@ class StopTexts {
   push(piece: string): string {
     if (this.found) return "";
     const text = this.held + piece;
-    const at = Math.min(...this.stops.map((stop) => text.indexOf(stop)).filter((i) => i >= 0));
-    this.found = at !== Infinity;
-    const end = this.found ? at : text.length - Math.max(0, ...this.stops.map((stop) => begun(text, stop)));
+    const waiting = text.length - Math.max(0, ...this.stops.map((stop) => begun(text, stop)));
+    const at = this.first(text);
+    this.found = at < Infinity && at <= waiting; // no stop text that is still incomplete begins earlier
+    const end = Math.min(at, waiting);
     this.held = this.found ? "" : text.slice(end);
     return text.slice(0, end);
   }
 
-  /** Returns the text that is held back. Call this at the end of the text. */
+  /** Returns the text that is held back, up to a stop text in it. Call this at the end of the text. */
   flush(): string {
-    return this.held;
+    const at = this.first(this.held);
+    this.found ||= at < Infinity;
+    return this.held.slice(0, at);
+  }
+
+  /** Returns the index at which the first stop text in `text` begins; Infinity if there is none. */
+  private first(text: string): number {
+    return Math.min(...this.stops.map((stop) => text.indexOf(stop)).filter((i) => i >= 0));
   }
 }
 
