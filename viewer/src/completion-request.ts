@@ -4,7 +4,7 @@ import type { Constraint } from "./runtime/constraints/constraint";
 import { checkedMessages, type ChatMessage } from "./runtime/chat/template";
 import { ToolError, Tools, type Tool, type ToolCall, type ToolChoice } from "./runtime/chat/tools";
 import { PageError } from "./runtime/gl/errors";
-import { samplingOptions, type SamplingRequest } from "./runtime/engine/sampling";
+import { checkBias, samplingOptions, type SamplingRequest } from "./runtime/engine/sampling";
 import type { SamplingDefaults } from "./runtime/engine/sampling-defaults";
 
 const MAX_STOPS = 16; // the same as on the desktop
@@ -187,14 +187,18 @@ function givenConstraint(request: ChatCompletionRequest): Constrained | null {
   return first;
 }
 
-/** Returns a request's sampling options, completed with `recommended`. Throws CompletionError for an invalid option. */
+/**
+ * Returns a request's sampling options, completed with `recommended`, for a model with `vocab` tokens. Throws
+ * CompletionError for an invalid option.
+ */
 export function sampling(
   { temperature, top_p, seed, logit_bias }: ChatCompletionRequest,
   recommended: SamplingDefaults,
+  vocab: number,
 ) {
   const checked = <T extends SamplingRequest>(param: string, options: T): T => {
     try {
-      samplingOptions(options);
+      checkBias(samplingOptions(options).logitBias, vocab);
       return options;
     } catch (error) {
       throw error instanceof PageError ? new CompletionError(error.message, param) : error;
@@ -230,8 +234,6 @@ export function plainMessages(messages: ChatCompletionRequest["messages"]): Chat
   }
 }
 
-const isList = (given: unknown): boolean => Array.isArray(given);
-
 /** Returns the text of a content's parts. Throws CompletionError for a part that is not a text. */
 function joined(parts: readonly unknown[], i: number): string {
   const texts = parts.map((part) => {
@@ -248,8 +250,8 @@ function joined(parts: readonly unknown[], i: number): string {
  * CompletionError if a call has no function name, or its arguments are not a JSON object.
  */
 function withValues(calls: readonly object[], i: number): object[] {
-  if (!isList(calls)) throw new CompletionError(`messages[${i}]: tool_calls must be a list.`, "messages");
-  return calls.map((call) => {
+  if (!Array.isArray(calls)) throw new CompletionError(`messages[${i}]: tool_calls must be a list.`, "messages");
+  return (calls as readonly object[]).map((call) => {
     const { function: own } = Object(call) as Partial<ToolCall>;
     let values: unknown = own?.arguments;
     try {

@@ -230,6 +230,7 @@ export class Completions {
     done.catch(() => {}); // awaited below, unless the caller leaves the iteration
     try {
       if (state.running && !arrived.length) await next(); // after the first piece, it is certain which model answers
+      if (!arrived.length) await done; // rejects before the first chunk if the request is refused
       const about = { ...asked, model: prepared.encoded.model.manifest.model };
       const chunk = (
         delta: ChatCompletionChunk["choices"][number]["delta"],
@@ -326,7 +327,7 @@ export class Completions {
     const form = callForm((text) => template.mentions(text));
     const ids = await this.prompt(template, request.messages, tools);
     if (tools?.forced && form.start) ids.push(...model.tokenizer!.encode(form.start));
-    const limit = manifest.config.n_positions;
+    const { n_positions: limit, vocab_size } = manifest.config;
     if (ids.length > limit) {
       const why = `The prompt has ${ids.length} tokens and the context holds ${limit}; shorten it.`;
       throw new CompletionError(why, "messages", "context_length_exceeded");
@@ -339,7 +340,7 @@ export class Completions {
       field: constrained?.field ?? null,
       options: {
         tokens: Math.min(asked, limit - ids.length + 1),
-        ...sampling(request, samplingDefaults(manifest.sampling)),
+        ...sampling(request, samplingDefaults(manifest.sampling), vocab_size),
         constraint: constrained?.constraint ?? null,
       },
     };

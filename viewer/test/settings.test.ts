@@ -47,8 +47,8 @@ it("keeps the settings of a link", () => {
 it("fills in what a request for a completion leaves open", () => {
   const recommended = { temperature: 0.3, topK: 20, topP: 0.8, minP: null };
   const messages = [{ role: "user" as const, content: "a" }];
-  expect(sampling({ messages, seed: 1 }, recommended)).toMatchObject(recommended);
-  expect(sampling({ messages, temperature: 1, top_p: 0 }, recommended)).toMatchObject({
+  expect(sampling({ messages, seed: 1 }, recommended, 128)).toMatchObject(recommended);
+  expect(sampling({ messages, temperature: 1, top_p: 0 }, recommended, 128)).toMatchObject({
     temperature: 0, // greedy
     topK: 20,
     topP: null,

@@ -63,6 +63,7 @@ export class Tools {
    * Returns the tools of a request; null if the answer may not call any. Throws ToolError for invalid tools or choices.
    */
   static asked(tools: readonly Tool[] | null, choice: ToolChoice | null, parallel: boolean | null): Tools | null {
+    if (tools !== null && !Array.isArray(tools)) throw new ToolError("tools must be a list of functions.", "tools");
     if (!tools?.length) {
       if (choice !== null && choice !== "none" && choice !== "auto") {
         throw new ToolError("tool_choice needs tools.", "tool_choice");

@@ -1,5 +1,6 @@
 // Generates a text token by token, on this device or together with a server.
 
+import { ConstraintError } from "../constraints/constraint";
 import type { Allowed, Matcher } from "../constraints/grammars";
 import { ContextLost } from "../gl/device";
 import { PageError } from "../gl/errors";
@@ -76,7 +77,7 @@ export class TextGenerator {
     while (left > 0 && !run.signal?.aborted && (await run.matcher?.allowed) !== null) {
       const { here } = placement;
       if (run.matcher && placement.server) {
-        throw new PageError("A model that runs on a server supports no constraint. Run all blocks in this page.");
+        throw new ConstraintError("A model that runs on a server supports no constraint. Run all blocks in this page.");
       }
       const read = context.window(text);
       const count = Math.min(left, context.tokens - read.length + 1); // the last token is computed from a full context

@@ -102,6 +102,13 @@ export function samplingOptions(asked: SamplingRequest): SamplingOptions {
   return Object.freeze(options);
 }
 
+/** Throws PageError for a logit bias of an id that is not in the vocabulary of `vocab` tokens. */
+export function checkBias(logitBias: SamplingOptions["logitBias"], vocab: number): void {
+  const id = Object.keys(logitBias ?? {}).find((each) => Number(each) >= vocab);
+  if (id === undefined) return;
+  throw new PageError(`Logit bias names id ${id}, but the vocabulary has only ${vocab} tokens.`);
+}
+
 export interface Candidate {
   id: number;
   /** The model's probability, over the whole vocabulary. */
@@ -217,12 +224,8 @@ export class Sampler {
     const { repetitionPenalty, logitBias } = this.settings;
     const penalty = repetitionPenalty ?? 1;
     for (const id of new Set(ids)) found[id] = found[id]! > 0 ? found[id]! / penalty : found[id]! * penalty;
-    for (const [id, bias] of Object.entries(logitBias ?? {})) {
-      if (Number(id) >= found.length) {
-        throw new PageError(`Logit bias names id ${id}, but the vocabulary has only ${found.length} tokens.`);
-      }
-      found[Number(id)]! += bias;
-    }
+    checkBias(logitBias, found.length);
+    for (const [id, bias] of Object.entries(logitBias ?? {})) found[Number(id)]! += bias;
     if (found.every((x) => x === -Infinity)) throw new PageError("Logit bias forbids all tokens; leave at least one.");
     return found;
   }
