@@ -103,6 +103,7 @@ test.each([
   [{ regex: "a^" }, "the anchor ^"],
   [{ regex: "a)" }, "parenthesis"],
   [{ regex: /a/i }, "the flag i"],
+  [{ regex: new RegExp("[[a-z]--[aeiou]]", "v") }, "the flag v"],
   [{ choice: [] as string[] }, "list of non-empty strings"],
 ])("%j is refused", (constraint, why) => {
   expect(() => constraintGrammar(checkedConstraint(constraint).constraint)).toThrow(why);

@@ -44,7 +44,7 @@ function expression(pattern: unknown): string {
     return rulesText([["root", root], ...repetitions.rules]);
   };
   if (pattern instanceof RegExp) {
-    const flag = /[im]/.exec(pattern.flags);
+    const flag = /[imv]/.exec(pattern.flags);
     if (flag) throw new PageError(`the flag ${flag[0]} is not supported`);
     return made(pattern.source, { dotAll: pattern.dotAll });
   }
