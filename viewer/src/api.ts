@@ -52,11 +52,19 @@ export interface Chat {
 /** The loaded bytes of weights and the number of compiled shaders, each with its total. */
 export type Progress = Fetched & Compiling;
 
+const USED = ["own", "mine", "file"] as const;
+
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
-export type Used = "own" | "mine" | "file";
+export type Used = (typeof USED)[number];
 
 /** The code of calls that few pages make, or a function that loads this code. */
 export type RareCode = typeof rareCalls | { load: () => Promise<typeof rareCalls> };
+
+/** Returns a copy of a list of token ids. Throws PageError for anything else. */
+function copied(ids: readonly number[]): number[] {
+  if (Array.isArray(ids) || ArrayBuffer.isView(ids)) return Array.from(ids as readonly number[]);
+  throw new PageError(`ids is ${JSON.stringify(ids)}; it must be a list of token ids. glgpt.encode converts a text.`);
+}
 
 const disposedOf = () => new PageError("This model was disposed of; call open() again.");
 
@@ -273,6 +281,9 @@ export class Glgpt {
    */
   async use(which: Used, files: readonly File[] = []): Promise<void> {
     await this.usable();
+    if (!USED.includes(which)) {
+      throw new PageError(`use takes ${USED.join(", ")}, not ${JSON.stringify(which)}.`);
+    }
     const training = which === "own" ? this.trains.value?.training : (await this.trainingCalls()).training;
     await training?.settled();
     return this.queue.run(async () => {
@@ -430,8 +441,9 @@ export class Glgpt {
    */
   logits(ids: readonly number[]): Promise<Float32Array> {
     return this.queued(async () => {
-      this.model.check(ids);
-      const { data } = (await this.model.activations.read(ids, ["logits"])).get("logits")!;
+      const of = copied(ids);
+      this.model.check(of);
+      const { data } = (await this.model.activations.read(of, ["logits"])).get("logits")!;
       checkFinite(data);
       return data;
     });
@@ -440,7 +452,8 @@ export class Glgpt {
   /** Returns a named activation of `ids`, by default of the text generated last. */
   activation(name: string, ids?: number[]): Promise<Values> {
     return this.queued(async () => {
-      const of = ids?.slice(0, this.model.manifest.config.n_positions) ?? this.model.context.read(this.last);
+      const { n_positions } = this.model.manifest.config;
+      const of = ids ? copied(ids).slice(0, n_positions) : this.model.context.read(this.last);
       this.model.check(of);
       return (await this.model.activations.read(of, [name])).get(name)!;
     });
@@ -467,7 +480,12 @@ export class Glgpt {
    * `:first` are the other patterns.
    */
   intervene(parts: readonly string[]): Promise<void> {
-    return this.queued(() => this.model.interventions.apply(parts));
+    return this.queued(() => {
+      if (!Array.isArray(parts)) {
+        throw new PageError(`intervene takes a list of changes, such as ["h.0.mlp"], not ${JSON.stringify(parts)}.`);
+      }
+      return this.model.interventions.apply(parts);
+    });
   }
 
   /**
@@ -475,7 +493,7 @@ export class Glgpt {
    * `going` returns false; the remaining values are then 0.
    */
   logProbabilities(ids: readonly number[], from = 1, going?: () => boolean): Promise<Float32Array> {
-    return this.queued(() => logProbabilities(this.model, ids, from, going));
+    return this.queued(() => logProbabilities(this.model, copied(ids), from, going));
   }
 
   /** @internal Runs `work`, which needs the device, between other calls. */

@@ -106,10 +106,12 @@ export function samplingOf(options: GenerateOptions | ContinuationsOptions): Sam
   return samplingOptions({ ...options, temperature });
 }
 
-/** Throws PageError for an invalid number of tokens or an invalid stop text. */
-export function checkLength(tokens: number, stop: unknown): void {
-  if (!(Number.isInteger(tokens) && tokens >= 0)) {
-    throw new PageError(`tokens is ${tokens}; it must be a non-negative integer.`);
+/** Throws PageError for an invalid number of tokens or alternatives, or an invalid stop text. */
+export function checkLimits(tokens: number, stop: unknown, alternatives = 0): void {
+  for (const [name, value] of Object.entries({ tokens, alternatives })) {
+    if (!(Number.isInteger(value) && value >= 0)) {
+      throw new PageError(`${name} is ${value}; it must be a non-negative integer.`);
+    }
   }
   if (stop !== undefined && typeof stop !== "string") throw new PageError("stop must be a string.");
 }

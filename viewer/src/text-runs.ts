@@ -1,6 +1,6 @@
 // Generates one text, or several side by side, for the scriptable object.
 
-import { checkLength, samplingOf } from "./options";
+import { checkLimits, samplingOf } from "./options";
 import type { Continuation, ContinuationsOptions, Generated, GenerateOptions } from "./options";
 import type { Model } from "./runtime/engine/model";
 import type { SpeculationStats } from "./runtime/engine/speculation";
@@ -20,7 +20,7 @@ export interface Writer {
 /** Generates a text. Rejects for invalid options. */
 export async function writeText(writer: Writer, options: GenerateOptions): Promise<Generated> {
   const { tokens = 100, stop, onToken, eos = true, alternatives = 0, signal } = options;
-  checkLength(tokens, stop);
+  checkLimits(tokens, stop, alternatives);
   const sampling = samplingOf(options);
   const prompt = options.ids ? Array.from(options.ids) : writer.encode(options.prompt ?? "");
   const { model } = writer;
@@ -87,7 +87,7 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
 /** Generates several texts side by side. Rejects for invalid options. */
 export async function writeTexts(writer: Writer, options: ContinuationsOptions): Promise<Continuation[]> {
   const { tokens = 100, stop, onTexts, eos = true, signal } = options;
-  checkLength(tokens, stop);
+  checkLimits(tokens, stop);
   const sampling = samplingOf(options);
   const { model } = writer;
   const ids = options.ids ? Array.from(options.ids) : writer.encode(options.prompt ?? "");

@@ -166,6 +166,16 @@ it("encodes a request for a completion with the vocabulary of the model that ans
   expect([choices[0]!.message.content, model, usage.prompt_tokens]).toEqual([" 2", "model 2", 1]);
 });
 
+it("refuses arguments of another type", async () => {
+  const wrong = "To be" as never;
+  await expect(glgpt.use(wrong)).rejects.toThrow('use takes own, mine, file, not "To be".');
+  await expect(glgpt.intervene(wrong)).rejects.toThrow('such as ["h.0.mlp"], not "To be".');
+  for (const read of [glgpt.logits(wrong), glgpt.activation("embed", wrong), glgpt.logProbabilities(wrong)]) {
+    await expect(read).rejects.toThrow('ids is "To be"; it must be a list of token ids.');
+  }
+  await expect(glgpt.generate({ ids: [1], alternatives: -1 })).rejects.toThrow("alternatives is -1");
+});
+
 it("selects no model of a training that is deleted while its model is prepared", async () => {
   const used = glgpt.use("mine");
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());

@@ -18,6 +18,8 @@ import {
   type Manifest,
   type Recording,
 } from "../src/runtime/engine/manifest";
+import { Model } from "../src/runtime/engine/model";
+import { logProbabilities } from "../src/runtime/engine/probabilities";
 import { measure, ties } from "../src/runtime/engine/tolerance";
 import { check, type Player } from "../src/runtime/gl/player";
 import { header, shaderError } from "../src/runtime/gl/shaders";
@@ -542,6 +544,19 @@ describe("changes of a model", () => {
     expect(write).not.toHaveBeenCalled();
     writeInterventions(player, manifest, patches.slice(1));
     expect(write).toHaveBeenCalledTimes(3);
+  });
+});
+
+describe("probabilities of a text", () => {
+  it.each([
+    [[1, 9], 1, "Id 9 is outside the vocabulary of 8."],
+    [[], 1, "is empty"],
+    [[1, 2], 0, "from is 0; it must be an integer from 1 to the number of ids, 2."],
+    [[1, 2], 3, "from is 3"],
+  ])("are refused for the ids %j from token %d on", async (ids, from, why) => {
+    const manifest = { config: { vocab_size: 8, n_positions: 4 } };
+    const model = Object.assign(Object.create(Model.prototype) as Model, { manifest });
+    await expect(logProbabilities(model, ids, from)).rejects.toThrow(why);
   });
 });
 

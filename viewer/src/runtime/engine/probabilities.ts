@@ -1,6 +1,6 @@
 // Computes the probabilities that a model gives to the tokens of a text.
 
-import { must } from "../gl/errors";
+import { must, PageError } from "../gl/errors";
 import type { Model } from "./model";
 import { alternatives, type Token } from "./sampling";
 
@@ -29,7 +29,7 @@ async function logitsAfter(model: Model, ids: readonly number[]): Promise<Float3
 
 /**
  * Returns the natural logarithm of the probability of each token from token `from` on, given the earlier tokens and the
- * current interventions. Values after `going` returned false are 0.
+ * current interventions. Values after `going` returned false are 0. Rejects with PageError for invalid arguments.
  */
 export async function logProbabilities(
   model: Model,
@@ -37,6 +37,10 @@ export async function logProbabilities(
   from: number,
   going: () => boolean = () => true,
 ): Promise<Float32Array> {
+  model.checkIds(ids);
+  if (!(Number.isInteger(from) && from >= 1 && from <= ids.length)) {
+    throw new PageError(`from is ${from}; it must be an integer from 1 to the number of ids, ${ids.length}.`);
+  }
   const found = new Float32Array(ids.length - from);
   for (let at = from; at < ids.length && going(); at++) {
     const { p = 0 } = await probabilities(model, ids, at, 1);
