@@ -6,7 +6,7 @@ import { Completions } from "./completions";
 import { computed, effect, signal, untracked, type ReadonlySignal } from "@preact/signals-core";
 import { Device, type Compiling } from "./runtime/gl/device";
 import { Loader, type Progress as Fetched } from "./runtime/engine/loader";
-import { aborted, Queue } from "./runtime/gl/wait";
+import { Queue, unlessAborted } from "./runtime/gl/wait";
 import { Model, type ModelOptions } from "./runtime/engine/model";
 import { checkOptions } from "./runtime/engine/options";
 import type { Parity } from "./runtime/engine/parity";
@@ -224,7 +224,9 @@ export class Glgpt {
     const shown = this.show(loader);
     const model = Model.load(device, loader, options, opened, shown).finally(unfollow);
     try {
-      const [loaded] = await Promise.race([Promise.all([model, shown]), aborted(loader.signal)]);
+      const both = Promise.all([model, shown]);
+      const ended = () => Promise.reject(loader.signal.reason as Error);
+      const [loaded] = await unlessAborted(both, loader.signal, ended);
       return loaded;
     } catch (error) {
       model.then((late) => late.close()).catch(() => {});
@@ -351,14 +353,9 @@ export class Glgpt {
       begun = true;
       return this.disposed ? nothing : writeText(this.writer(), await prepare());
     });
-    if (!signal) return done;
     // A call that waits until a lost WebGL context is restored may block the queue. Aborting the signal therefore also
     // ends a call that is still queued.
-    const given = new Promise<Generated>((resolve) => {
-      if (signal.aborted && !begun) resolve(nothing);
-      signal.addEventListener("abort", () => !begun && resolve(nothing), { once: true });
-    });
-    return Promise.race([done, given]);
+    return unlessAborted(done, signal, () => (begun ? done : nothing));
   }
 
   private writer(): Writer {

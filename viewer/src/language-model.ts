@@ -85,7 +85,7 @@ export class LanguageModelSession extends EventTarget {
     const recommended = samplingDefaults(sampling);
     this.temperature = options.temperature ?? recommended.temperature;
     this.topK = options.topK ?? recommended.topK ?? config.vocab_size;
-    options.signal?.addEventListener("abort", () => this.destroy(), { once: true });
+    options.signal?.addEventListener("abort", () => this.destroy(), { signal: this.ended.signal });
   }
 
   /** Starts a session. Rejects with NotSupportedError for a model without a chat template. */

@@ -1,7 +1,7 @@
-// Tests the timers of a hidden page.
+// Tests the timers of a hidden page, and waiting for work that a signal may abort.
 
 import { expect, test, vi } from "vitest";
-import { sleep } from "../src/runtime/gl/wait";
+import { sleep, unlessAborted } from "../src/runtime/gl/wait";
 
 /** Runs the worker's code as a worker would, in this thread. */
 class Runner {
@@ -32,4 +32,21 @@ test("timers of a hidden page end after their own times", async () => {
   vi.useRealTimers();
   vi.unstubAllGlobals();
   vi.restoreAllMocks();
+});
+
+test("a signal keeps no listener of work that has ended", async () => {
+  const { signal } = new AbortController();
+  const [added, removed] = [vi.spyOn(signal, "addEventListener"), vi.spyOn(signal, "removeEventListener")];
+  expect(await unlessAborted(Promise.resolve(1), signal, () => 2)).toBe(1);
+  await expect(unlessAborted(Promise.reject(new Error("no")), signal, () => 2)).rejects.toThrow("no");
+  expect(removed.mock.calls).toEqual(added.mock.calls);
+  expect(added).toHaveBeenCalledTimes(2);
+});
+
+test("aborting a signal ends the wait for work", async () => {
+  const stop = new AbortController();
+  const never = new Promise<number>(() => {});
+  const waiting = unlessAborted(never, stop.signal, () => 2);
+  stop.abort();
+  expect([await waiting, await unlessAborted(never, stop.signal, () => 3)]).toEqual([2, 3]);
 });

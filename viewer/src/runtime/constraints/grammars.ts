@@ -2,7 +2,7 @@
 // first constraint is used.
 
 import { PageError, reason } from "../gl/errors";
-import { Queue } from "../gl/wait";
+import { Queue, unlessAborted } from "../gl/wait";
 import { readBytes, writtenBytes } from "./characters";
 import { checkedConstraint, unusable, type Constraint } from "./constraint";
 import { equal, type Answer, type Job, type Next } from "./jobs";
@@ -107,13 +107,7 @@ export class Grammars {
       signal?.throwIfAborted();
       return work();
     });
-    if (!signal) return done;
-    return new Promise((resolve, reject) => {
-      const stop = () => reject(signal.reason as Error);
-      if (signal.aborted) stop();
-      signal.addEventListener("abort", stop, { once: true });
-      void done.then(resolve, reject).finally(() => signal.removeEventListener("abort", stop));
-    });
+    return unlessAborted(done, signal, () => Promise.reject(signal!.reason as Error));
   }
 
   /**

@@ -6,7 +6,7 @@ import { must, PageError } from "../gl/errors";
 import { Player } from "../gl/player";
 import { bytesOf, textureBytes, type Program } from "../gl/program";
 import { Reader } from "../gl/readback";
-import { pause } from "../gl/wait";
+import { pause, unlessAborted } from "../gl/wait";
 import { TemplateRenderer } from "../chat/renderer";
 import { ChatTemplate } from "../chat/template";
 import type { Constraint } from "../constraints/constraint";
@@ -430,14 +430,9 @@ export class Model {
    */
   private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
     const { device, loader } = this;
-    const given = new Promise((resolve) => {
-      for (const each of [loader.signal, signal]) {
-        if (each?.aborted) resolve(null);
-        each?.addEventListener("abort", resolve, { once: true });
-      }
-    });
     for (;;) {
-      await Promise.race([device.restored, given]);
+      const restored = unlessAborted(device.restored, loader.signal, () => {});
+      await unlessAborted(restored, signal, () => {});
       loader.signal.throwIfAborted();
       if (signal?.aborted) return;
       const { generation } = device;

@@ -5,6 +5,7 @@ import { signal, type ReadonlySignal } from "@preact/signals-core";
 import { AGAIN, ANSWER_TIMEOUT_MS, PROTOCOL } from "../generated/protocols";
 import type { Ask, Failed, Look, Looked, Open, Opened, Step, Stepped as StepAnswer } from "../generated/split-messages";
 import { PageError } from "../gl/errors";
+import { unlessAborted } from "../gl/wait";
 import { ReconnectingSocket, Refused, type SocketData, type SocketStatus } from "../io/socket";
 import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
@@ -193,13 +194,7 @@ export class Split {
 
   /** Resolves as `work` does, or rejects when `signal` aborts; the work itself continues. */
   unlessStopped<T>(work: Promise<T>, signal?: AbortSignal): Promise<T> {
-    if (!signal) return work;
-    const stopped = new Promise<never>((_, reject) => {
-      const stop = () => reject(new PageError(this.problem || "Stopped."));
-      if (signal.aborted) stop();
-      else signal.addEventListener("abort", stop, { once: true });
-    });
-    return Promise.race([work, stopped]);
+    return unlessAborted(work, signal, () => Promise.reject(new PageError(this.problem || "Stopped.")));
   }
 
   private hello(): Uint8Array<ArrayBuffer> {

@@ -30,13 +30,19 @@ export function sleep(ms: number, hidden = false): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Rejects with a signal's reason once the signal is aborted. */
-export function aborted(signal: AbortSignal): Promise<never> {
-  return new Promise((_, reject) => {
-    const end = () => reject(signal.reason as Error);
-    if (signal.aborted) end();
-    else signal.addEventListener("abort", end, { once: true });
-  });
+/** Settles as `work` does, or as `instead` returns once `signal` aborts. The work itself continues. */
+export async function unlessAborted<T>(
+  work: Promise<T>,
+  signal: AbortSignal | undefined,
+  instead: () => T | Promise<T>,
+): Promise<T> {
+  if (!signal) return work;
+  let stop = () => {};
+  const stopped = new Promise<T>((resolve) => (stop = () => resolve(instead())));
+  if (signal.aborted) stop();
+  signal.addEventListener("abort", stop);
+  // a caller may pass one signal to many calls, so no listener must remain on it
+  return Promise.race([work, stopped]).finally(() => signal.removeEventListener("abort", stop));
 }
 
 /** A timer in a worker: in a hidden page, browsers let the page's own timers fire at most once a second. */
