@@ -479,7 +479,7 @@ export class Glgpt {
   intervene(parts: readonly string[]): Promise<void> {
     return this.queued(() => {
       if (!Array.isArray(parts)) {
-        throw new PageError(`intervene takes a list of changes, such as ["h.0.mlp"], not ${JSON.stringify(parts)}.`);
+        throw new PageError(`intervene takes a list of changes, not ${JSON.stringify(parts)}.`);
       }
       return this.model.interventions.apply(parts);
     });

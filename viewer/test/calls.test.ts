@@ -169,7 +169,7 @@ it("encodes a request for a completion with the vocabulary of the model that ans
 it("refuses arguments of another type", async () => {
   const wrong = "To be" as never;
   await expect(glgpt.use(wrong)).rejects.toThrow('use takes own, mine, file, not "To be".');
-  await expect(glgpt.intervene(wrong)).rejects.toThrow('such as ["h.0.mlp"], not "To be".');
+  await expect(glgpt.intervene(wrong)).rejects.toThrow('intervene takes a list of changes, not "To be".');
   for (const read of [glgpt.logits(wrong), glgpt.activation("embed", wrong), glgpt.logProbabilities(wrong)]) {
     await expect(read).rejects.toThrow('ids is "To be"; it must be a list of token ids.');
   }
