@@ -206,8 +206,8 @@ export function sampling(
   };
   return {
     ...recommended,
-    // top_p 0 leaves the likeliest token only, so it is greedy decoding
-    ...checked("temperature", { temperature: top_p === 0 ? 0 : (temperature ?? recommended.temperature) }),
+    ...checked("temperature", { temperature: temperature ?? recommended.temperature }),
+    ...(top_p === 0 ? { temperature: 0 } : {}), // leaves the likeliest token only, so it is greedy decoding
     ...checked("top_p", { topP: top_p == null ? recommended.topP : top_p || null }),
     ...checked("logit_bias", { logitBias: logit_bias ?? null }),
     ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),

@@ -187,8 +187,10 @@ export class Completions {
     request: ChatCompletionRequest,
     { signal, speculate }: CompletionRequestOptions = {},
   ): Promise<ChatCompletion | AsyncIterable<ChatCompletionChunk>> {
+    check(request);
+    const asked = { tools: toolsOf(request), messages: plainMessages(request.messages) };
     await this.glgpt.usable();
-    const prepared = await this.prepared(request, speculate).catch((error: unknown) => {
+    const prepared = await this.prepared(request, asked, speculate).catch((error: unknown) => {
       if (error instanceof CompletionError || !(error instanceof PageError)) throw error;
       throw new CompletionError(error.message);
     });
@@ -292,11 +294,12 @@ export class Completions {
   }
 
   /** Checks a request and encodes its messages. */
-  private async prepared(request: ChatCompletionRequest, speculate?: boolean): Promise<Prepared> {
-    check(request);
+  private async prepared(
+    request: ChatCompletionRequest,
+    { tools, messages }: { tools: Tools | null; messages: readonly ChatMessage[] },
+    speculate?: boolean,
+  ): Promise<Prepared> {
     const { logprobs, top_logprobs, stop } = request;
-    const tools = toolsOf(request);
-    const messages = plainMessages(request.messages);
     const top = logprobs ? (top_logprobs ?? 0) : null;
     const encode = async () => {
       const { options, ...encoded } = await this.encoded({ ...request, messages }, tools);

@@ -206,9 +206,9 @@ export class LanguageModelSession extends EventTarget {
 
   /** Rejects if the session was destroyed, the model was disposed of, or `signal` is aborted. */
   private async check(signal?: AbortSignal): Promise<void> {
+    await this.glgpt.usable();
     this.ended.signal.throwIfAborted();
     signal?.throwIfAborted();
-    await this.glgpt.usable();
   }
 
   private async measure(): Promise<void> {

@@ -155,6 +155,15 @@ it("refuses later calls of a session, and cuts no answer short, when it is dispo
   expect(await LanguageModel.availability()).toBe("unavailable");
 });
 
+it("makes no copy of a session that is destroyed or aborted before the copy begins", async () => {
+  const stopped = new AbortController();
+  const sessions = [await glgpt.languageModel(), await glgpt.languageModel()] as const;
+  const copies = [sessions[0].clone(), sessions[1].clone({ signal: stopped.signal })];
+  sessions[0].destroy();
+  stopped.abort();
+  for (const copy of copies) await expect(copy).rejects.toMatchObject({ name: "AbortError" });
+});
+
 it("encodes a request for a completion with the vocabulary of the model that answers it", async () => {
   const used = glgpt.use("mine");
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());

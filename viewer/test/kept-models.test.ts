@@ -73,6 +73,13 @@ it("keeps two models whose files have the same names", async () => {
   expect(await Promise.all(files.map((own) => own[0]!.text()))).toEqual(["first", "second"]);
 });
 
+it("keeps a model once, although it is given again", async () => {
+  await keep(folderOf("first"));
+  await keep(folderOf("first"));
+  await keep(folderOf("other"));
+  expect((await keptModels()).map(({ name }) => name)).toEqual(["tiny", "tiny (2)"]);
+});
+
 it("names a copy after a GGUF file, or after a title that is a valid name of a folder", async () => {
   await keep([new File(["a"], "a-Q4_K_M.gguf")], "A");
   await keep(folderOf("b"), "../b");

@@ -7,7 +7,7 @@ import { textures } from "../src/app/features/textures/store";
 import { readParams } from "../src/app/stores/link";
 import { models } from "../src/app/stores/model";
 import { settings } from "../src/app/stores/settings";
-import { sampling } from "../src/completion-request";
+import { CompletionError, sampling } from "../src/completion-request";
 import { TEXT_SAMPLING } from "../src/runtime/generated/sampling";
 
 /** Selects a model with these recommended settings, or without recommendations. */
@@ -53,6 +53,7 @@ it("fills in what a request for a completion leaves open", () => {
     topK: 20,
     topP: null,
   });
+  expect(() => sampling({ messages, temperature: -5, top_p: 0 }, recommended, 128)).toThrow(CompletionError);
 });
 
 it("ignores an entry or a texture of a link whose name every object has", () => {

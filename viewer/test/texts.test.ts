@@ -111,6 +111,20 @@ it("loads the sizes when the tab is shown again, although the first attempt fail
   expect([train.problem.value, train.preset.value]).toEqual(["", "nano"]);
 });
 
+it("loads the bundled text when the tab is shown again, although the first attempt failed", async () => {
+  vi.resetModules();
+  const { models } = await import("../src/app/stores/model");
+  const { train } = await import("../src/app/features/train/store");
+  const bundled = vi.fn().mockRejectedValueOnce(new Error("offline")).mockResolvedValue("quick text");
+  const offers = { ready: () => Promise.resolve(found), rate: () => Promise.resolve(0), bundled };
+  const training = { offers, session: null, restore: () => Promise.resolve(null), renderer: "" };
+  models.engine = { training } as unknown as Glgpt;
+  await train.open();
+  expect([train.text.value, train.problem.value]).toEqual(["", "offline"]);
+  await train.open();
+  expect([train.text.value, train.problem.value]).toEqual(["quick text", ""]);
+});
+
 /** Opens the tab of a page whose bundled text cannot be loaded, and which has a training of an earlier visit. */
 async function restored() {
   vi.resetModules();

@@ -192,7 +192,6 @@ export class Session {
 
   /** Saves a checkpoint and releases the textures to free memory on the device. `back` restores the training. */
   async leave(): Promise<void> {
-    if (this.away) return;
     await this.pause();
     await this.enqueue(async () => {
       try {

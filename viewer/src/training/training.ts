@@ -255,6 +255,7 @@ export class Training {
         if (point) untracked(() => onStep(point));
       });
     const before = this.session;
+    if (before?.away) throw new PageError("A federation trains in this page; leave it first.");
     await before?.leave();
     try {
       await this.acrossLosses(() => session.open(from));
@@ -275,7 +276,7 @@ export class Training {
       const offer = sizes.find((s) => s.digest === digest);
       if (!offer) throw new PageError("This page cannot train the session's model; open the session's own link.");
       const { program } = await this.acrossLosses(() => this.offers.program(offer));
-      await this.session?.leave();
+      if (!this.session?.away) await this.session?.leave(); // after a lost context, it is away already
       return { trainer: await this.acrossLosses(() => this.trainer({ offer, seed }, program, true)), offer };
     });
   }

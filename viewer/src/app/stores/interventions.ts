@@ -13,13 +13,13 @@ class InterventionStore {
   /** Requested interventions (see `Glgpt.intervene`), and those that the engine has applied. */
   readonly parts = signal<readonly string[]>([]);
   readonly applied = computed(() => models.ready?.interventions.parts.join() ?? "");
-  /** The unchanged model's text; null: there is none, or the current text has a different prompt or seed. */
+  /** The unchanged model's text; null: there is none, or the current text has another prompt or settings. */
   readonly before = computed(() => {
     const { value: found } = this.original;
-    const same = found?.seed === settings.seed.value && given(found.tokens) === given(generation.tokens.value);
-    return same ? found.tokens : null;
+    if (found?.sampling !== JSON.stringify(settings.sampling())) return null;
+    return given(found.tokens) === given(generation.tokens.value) ? found.tokens : null;
   });
-  private readonly original = signal<{ tokens: readonly Tok[]; seed: number } | null>(null);
+  private readonly original = signal<{ tokens: readonly Tok[]; sampling: string } | null>(null);
   /** Progress or error message of the pending intervention. */
   readonly status = computed(() =>
     this.pending.value ? models.compilingOr("Changing the model…") : this.problem.value,
@@ -45,7 +45,7 @@ class InterventionStore {
     await generation.stop();
     if (replaced()) return;
     if (parts.length && !this.applied.value)
-      this.original.value = { tokens: generation.tokens.value, seed: settings.seed.value };
+      this.original.value = { tokens: generation.tokens.value, sampling: JSON.stringify(settings.sampling()) };
     batch(() => {
       this.problem.value = "";
       this.pending.value = parts.length > 0;

@@ -170,6 +170,7 @@ export class TextGenerator {
     const { cache, sampling, reader } = this.model;
     const step = drawn + taken;
     const choosing = sampler.adjusts ? null : sampling.chooseAllowed(sampler, step, allowed, run.alternatives);
+    choosing?.catch(() => {}); // awaited below
     reader.close();
     if (position !== null) this.decodeNow(position);
     const chosen = await choosing;

@@ -29,6 +29,7 @@ async function filesOf(directory: FileSystemDirectoryHandle): Promise<File[]> {
   return found;
 }
 
+const COMPARED = 1 << 20; // bytes at each end of two files that are compared
 const DONE = ".complete"; // the file written last: a folder without it holds an interrupted copy
 
 /** Runs `work` while no other tab works on this folder. Returns null without running it if another tab does. */
@@ -96,14 +97,11 @@ export async function keepModel(
   for (let number = 1; !(await copy(number > 1 ? `${name} (${number})` : name)); number++);
 }
 
-/** Copies files to a new folder. Returns false if the folder exists. */
+/** Copies files to a new folder. Returns false if the folder exists and holds other files. */
 async function copied(files: readonly File[], name: string, progress: (done: number) => void): Promise<boolean> {
   const all = await folder();
-  const exists = await all.getDirectoryHandle(name).then(
-    () => true,
-    () => false,
-  );
-  if (exists) return false;
+  const existing = await all.getDirectoryHandle(name).catch(() => null);
+  if (existing) return sameFiles(files, await filesOf(existing));
   const directory = await all.getDirectoryHandle(name, { create: true });
   let done = 0;
   for (const file of files) {
@@ -118,6 +116,19 @@ async function copied(files: readonly File[], name: string, progress: (done: num
   }
   await (await (await directory.getFileHandle(DONE, { create: true })).createWritable()).close();
   return true;
+}
+
+/** True if a complete copy holds files with the names, sizes, beginnings and ends of these. Weights differ there. */
+async function sameFiles(files: readonly File[], kept: readonly File[]): Promise<boolean> {
+  if (kept.length !== files.length + 1 || !kept.some(({ name }) => name === DONE)) return false;
+  const same = files.map(async (file) => {
+    const copy = kept.find(({ name, size }) => name === file.name && size === file.size);
+    if (!copy) return false;
+    const ends = [file, copy].map((each) => new Blob([each.slice(0, COMPARED), each.slice(-COMPARED)]).arrayBuffer());
+    const [a, b] = (await Promise.all(ends)).map((bytes) => new Uint8Array(bytes));
+    return a!.every((byte, i) => byte === b![i]);
+  });
+  return (await Promise.all(same)).every(Boolean);
 }
 
 /** Returns the files of a kept model. */

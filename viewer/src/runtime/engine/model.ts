@@ -431,8 +431,8 @@ export class Model {
   private async kept(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
     const { device, loader } = this;
     for (;;) {
-      const restored = unlessAborted(device.restored, loader.signal, () => {});
-      await unlessAborted(restored, signal, () => {});
+      const ended = signal ? AbortSignal.any([loader.signal, signal]) : loader.signal;
+      await unlessAborted(device.restored, ended, () => {});
       loader.signal.throwIfAborted();
       if (signal?.aborted) return;
       const { generation } = device;

@@ -56,11 +56,15 @@ class TrainStore extends TextStore {
     const chosen = found.sizes.some(({ name }) => name === this.preset.value); // true after an earlier, failed call
     if (!chosen) this.choose(found.sizes[0]!);
     const wanted = this.link.apply();
-    if (!this.documents.value.length) {
-      const set = this.putSet((found.texts.find((text) => text.name === wanted) ?? found.texts[0]!).name);
-      await set.catch((error: unknown) => (this.problem.value = reason(error))); // a restored training has its own
-    }
+    const { name } = found.texts.find((text) => text.name === wanted) ?? found.texts[0]!;
+    const set = this.documents.value.length ? Promise.resolve() : this.putSet(name);
+    const failure = await set.then(
+      () => null,
+      (error: unknown) => (error instanceof Error ? error : new Error(reason(error))),
+    );
     if (!training.session) await training.restore();
+    if (failure && !training.session) throw failure;
+    if (failure) this.problem.value = reason(failure); // the restored training has its own text
     effect(() => {
       const found = training.session;
       return untracked(() => this.adopt(found));
