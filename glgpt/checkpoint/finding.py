@@ -36,7 +36,7 @@ def find_model(name_or_path: str | Path | None) -> Path:
 
     Raises FileError if the model does not exist or cannot be downloaded.
     """
-    if name_or_path is None or name_or_path == EMBEDDED:
+    if name_or_path is None:
         return embedded_weights()
     name = str(name_or_path)
     try:
@@ -52,6 +52,8 @@ def find_model(name_or_path: str | Path | None) -> Path:
             raise FileError(f"{quoted(name, 300)} {what}")
     except (OSError, RuntimeError) as error:  # such as a name that is too long, or an unknown ~user
         raise FileError(f"model {written(name)} cannot be looked up: {first_line(error)}") from None
+    if name == EMBEDDED:
+        return embedded_weights()
     if name == SMOLLM2:
         return _smollm2()
     if not isinstance(name_or_path, Path) and (found := HUB_FILE.fullmatch(name)):

