@@ -22,7 +22,7 @@ from glgpt.scoring.predictions import Figures, Predictions, chance, figures, pre
 from glgpt.scoring.samples import Copies, copies
 from glgpt.scoring.task import Answers, answers, is_task, questions
 from glgpt.system.files import read_text
-from glgpt.text.dataset import Data, Ids, check_length, fixed_windows, load_data
+from glgpt.text.dataset import Data, Ids, check_length, data_key, fixed_windows, load_data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer
 from glgpt.text.tokenizer_training import identity
@@ -66,16 +66,26 @@ class Texts:
 def texts_of_run(folder: Path) -> Texts:
     """Returns the training text and the held-back text of a run.
 
-    Raises FileError if the folder is not a run, the run was not trained on files, or it has no held-back text.
+    Raises FileError if the folder is not a run, the run was not trained on files, its files cannot be read or have
+    changed, or it has no held-back text.
     """
+    shown = quoted(folder, 300)
     if not (folder / RECORD).is_file():
-        raise FileError(f"{quoted(folder, 300)} is not a training run: it has no {RECORD}; give a text and --model")
+        raise FileError(f"{shown} is not a training run: it has no {RECORD}; give a text and --model")
     record = validated(Record, read_text(folder / RECORD), f"{quoted(folder / RECORD, 300)} is damaged")
     if not record.files:
-        raise FileError(f"{quoted(folder, 300)} was not trained on files; give the text and --model")
+        raise FileError(f"{shown} was not trained on files; give the text and --model")
     if not record.settings.validation:
-        raise FileError(f"{quoted(folder, 300)} has no held-back text to score; give a text and --model")
-    train, held = Text.of_files(record.files).split(record.settings.validation)
+        raise FileError(f"{shown} has no held-back text to score; give a text and --model")
+    try:
+        text = Text.of_files(record.files)
+    except OSError as error:
+        file, why = quoted(error.filename, 300), (error.strerror or "").lower()
+        raise FileError(f"{file}, the text of {shown}, cannot be read: {why}; give the text and --model") from None
+    if data_key(text, record.settings.validation, record.vocab_size, record.tokenizer) != record.data:
+        changed = f"{quoted(text.name, 300)} is not the text that {shown} was trained on"
+        raise FileError(f"{changed}: restore its files, or give a text and --model")
+    train, held = text.split(record.settings.validation)
     return Texts(held, train)
 
 

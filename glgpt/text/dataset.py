@@ -38,7 +38,7 @@ def load_data(text: Text, last: float, tokenizer: Tokenizer, identity: str, prog
     or has bytes that the vocabulary lacks.
     """
     parts = text.split(last)
-    keys = [_key(part, tokenizer, identity) for part in parts]
+    keys = [_key(part, tokenizer.vocab_size, identity) for part in parts]
     before, total = 0, text.size
 
     def show(done: int, _: int) -> None:
@@ -55,8 +55,13 @@ def cache_folder() -> Path:
     return cache_path() / "tokens"
 
 
-def _key(text: Text, tokenizer: Tokenizer, identity: str) -> str:
-    return hashlib.sha256(f"1 {text.digest()} {identity} {tokenizer.vocab_size}".encode()).hexdigest()[:32]
+def data_key(text: Text, last: float, vocab_size: int, identity: str) -> str:
+    """Returns the `key` of a text's `Data`, for arguments as those of `load_data`, without tokenizing the text."""
+    return " ".join(_key(part, vocab_size, identity) for part in text.split(last))
+
+
+def _key(text: Text, vocab_size: int, identity: str) -> str:
+    return hashlib.sha256(f"1 {text.digest()} {identity} {vocab_size}".encode()).hexdigest()[:32]
 
 
 def tokenised(text: Text, tokenizer: Tokenizer, key: str, progress: Progress | None = None) -> Ids:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from helpers.reference import nats_of
 
 import glgpt
 from glgpt.cli import main
-from glgpt.scoring.suite import Texts, score
+from glgpt.errors import FileError
+from glgpt.scoring.suite import Texts, score, texts_of_run
 from glgpt.text.files import Text
 
 TEXT = (Path(__file__).parents[1] / "data/shakespeare-validation.txt").read_text()[:6000]
@@ -82,6 +84,19 @@ def test_a_toy_task_is_scored_by_exact_match(tmp_path: Path) -> None:
     with glgpt.LanguageModel.from_pretrained(tmp_path / "run", device="software") as model:
         found = score(model, Texts(held, train))
     assert found.task is not None and 0 < found.task.lines <= 10 and found.task.exact_match == 0
+
+
+def test_a_text_that_was_moved_or_changed_is_not_scored(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    record, text = tmp_path / "run/train.json", tmp_path / "play.txt"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"files": [str(text)]}))
+    with pytest.raises(FileError, match=r"play\.txt, the text of .*run, cannot be read.*; give the text and --model"):
+        texts_of_run(tmp_path / "run")
+    text.write_text(TEXT)
+    assert texts_of_run(tmp_path / "run").held.size == 600
+    text.write_text(TEXT[1:] + TEXT[0])
+    with pytest.raises(FileError, match=r"play\.txt is not the text that .*run was trained on: restore its files"):
+        texts_of_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
