@@ -28,6 +28,7 @@ from glgpt.models.spec import ModelConfig
 _CHUNK = 1 << 20  # elements checked at once: temporaries stay at a few MB
 
 Tensor = Stored | GgufTensor  # a tensor in a file
+Version = tuple[int, int, int]  # of a file: inode, size in bytes, time of the last change in ns
 
 
 class Checkpoint:
@@ -41,9 +42,12 @@ class Checkpoint:
         name: str = "",
         whole: ModelConfig | None = None,
         adapter: Adapter | None = None,
+        versions: Mapping[Path, Version | None] | None = None,
     ) -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, dict(tensors)
+        # versions of the files that the tensors are in
+        self._versions = versions or {file: _version(file) for file in {each.path for each in tensors.values()}}
         self.whole = whole or config  # the config in the files; `config` may have fewer positions
         self.adapter = adapter  # `read` adds its changes to the weights
         self._intact: set[Stored] = set()  # tensors that are read part by part and whose checksum matched
@@ -73,11 +77,11 @@ class Checkpoint:
     def shortened(self, positions: int) -> Checkpoint:
         """Returns the checkpoint limited to a context of `positions` tokens, for smaller caches and position tables."""
         config = self.config.shortened(positions)
-        return Checkpoint(self.path, config, self._tensors, self.name, self.whole, self.adapter)
+        return Checkpoint(self.path, config, self._tensors, self.name, self.whole, self.adapter, self._versions)
 
     def without_adapter(self) -> Checkpoint:
         """Returns the checkpoint without an adapter's changes."""
-        return Checkpoint(self.path, self.config, self._tensors, self.name, self.whole)
+        return Checkpoint(self.path, self.config, self._tensors, self.name, self.whole, None, self._versions)
 
     def adapts(self, name: str) -> bool:
         """True if an adapter changes the parameter `name`."""
@@ -126,18 +130,22 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[Tensor]:
-        stored = self._tensors[name]
+        stored, why = self._tensors[name], ""
         try:
             yield stored
         except (OSError, ValueError) as error:
-            raise FileError(f"{quoted(stored.path, 300)}: tensor {name} cannot be read: {first_line(error)}") from None
+            why = f": tensor {name} cannot be read: {first_line(error)}"
+        if _version(stored.path) not in (None, self._versions[stored.path]):  # such as by the next save of a run
+            why = " changed after it was opened; run the command again"
+        if why:
+            raise FileError(f"{quoted(stored.path, 300)}{why}")
 
     def read(self, name: str) -> NDArray[np.float32] | NDArray[np.float16]:
         """Returns one tensor, which the caller must not change: float16 if the file has f16, else float32.
 
         An f32 or f16 array is a memory-mapped view of the file; its pages are freed with the array. bf16 is converted
         to float32 exactly, and quantised tensors of GGUF are decoded to float32. A tensor that an adapter changes is
-        float32. Raises GlgptError for NaN or infinity, a wrong checksum, or a file that has shrunk since it was opened.
+        float32. Raises GlgptError for NaN or infinity, a wrong checksum, or a file that changed since it was opened.
         """
         stored, parameter = self._tensors[name], self.config.parameters[name]
         with self._reading(name):
@@ -179,6 +187,15 @@ class Checkpoint:
 
     def __exit__(self, *error: object) -> None:
         self._tensors.clear()  # there is nothing to close, as no file is open between reads; `read` finds no tensor now
+
+
+def _version(path: Path) -> Version | None:
+    """Returns a file's version; None if the file is missing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _stored(folder: Path) -> dict[str, Stored]:

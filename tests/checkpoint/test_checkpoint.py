@@ -211,7 +211,7 @@ def test_refuses_a_file_that_shrinks_after_opening(folder):
     checkpoint = Checkpoint.open(folder)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:400])
-    with pytest.raises(GlgptError, match=r"model.safetensors: tensor wte.weight cannot be read"):
+    with pytest.raises(GlgptError, match=r"model.safetensors changed after it was opened; run the command again"):
         checkpoint.read("wte.weight")
 
 
@@ -232,6 +232,17 @@ def test_refuses_config_faults(folder):
         refusal(folder, "config.json")
     config.unlink()
     refusal(folder, "config.json is missing")
+
+
+def test_a_file_that_is_replaced_is_not_mixed_with_the_earlier_one(folder):
+    file = folder / "model.safetensors"
+    with Checkpoint.open(folder) as checkpoint:
+        other = Path(shutil.copy(file, folder / "other"))
+        os.utime(other, (1, 1))
+        other.replace(file)
+        for opened in (checkpoint, checkpoint.shortened(4)):
+            with pytest.raises(GlgptError, match=r"safetensors changed after it was opened; run the command again"):
+                opened.read("wte.weight")
 
 
 def test_refuses_unreadable_files(folder):
