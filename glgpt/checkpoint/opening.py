@@ -152,9 +152,8 @@ class Checkpoint:
             mapped = stored.map()
         self._check(name, stored, mapped)
         decoded = mapped if isinstance(stored, GgufTensor) else widened(mapped, stored.dtype)
-        values: NDArray[Any] = np.ascontiguousarray(decoded)
-        if self.adapter and self.adapts(name):
-            values = self.adapter.merged(name, values)
+        own: NDArray[Any] = np.ascontiguousarray(decoded)
+        values = self.adapter.merged(name, own) if self.adapter and self.adapts(name) else own
         if parameter.table:
             values = values[: parameter.shape[0]]
         flat = values.reshape(-1)
@@ -163,8 +162,10 @@ class Checkpoint:
             if not finite.all():
                 first = start + int(finite.argmin())
                 where = ", ".join(map(str, np.unravel_index(first, values.shape)))
-                file = quoted(stored.path, 300)
-                raise FileError(f"{file}: tensor {name} is {flat[first]} at [{where}]; weights must be finite")
+                file, what = stored.path, f"tensor {name}"
+                if self.adapter and np.isfinite(own.reshape(-1)[first]):
+                    file, what = self.adapter.path, f"the changed {what}"
+                raise FileError(f"{quoted(file, 300)}: {what} is {flat[first]} at [{where}]; weights must be finite")
         return values
 
     def _check(self, name: str, stored: Tensor, mapped: NDArray[Any]) -> None:

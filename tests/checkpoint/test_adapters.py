@@ -181,6 +181,16 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path, shapes: dict[str
         Checkpoint.open(model, folder)
 
 
+def test_a_change_that_is_not_finite_names_the_adapter(tmp_path: Path) -> None:
+    """Regression: the error named the file of the base model, whose weights are finite."""
+    folder = adapter(tmp_path / "lora", {QUERIES: (64, 64)}, lora_alpha=1e8)
+    file = folder / "adapter_model.safetensors"
+    save_file({name: values * np.float32(1e34) for name, values in load_file(file).items()}, file)
+    said = r"lora: the changed tensor layers\.0\.self_attn\.q_proj\.weight is .* at \[0, 0\]; weights must be finite"
+    with Checkpoint.open(llama(tmp_path / "model.gguf"), folder) as checkpoint, pytest.raises(GlgptError, match=said):
+        checkpoint.read("layers.0.self_attn.q_proj.weight")
+
+
 def test_a_damaged_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, arguments = llama(tmp_path / "model.gguf"), ("generate", "--ids", "1,2", "--tokens", "1", "--model")
     folder = adapter(tmp_path / "lora", {QUERIES: (64, 64)})
