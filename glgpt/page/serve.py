@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 import socket
 import sys
 import threading
@@ -207,8 +208,8 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Co
     a folder without a page.
     """
     if not (folder / "index.html").is_file():
-        name = quoted(folder)
-        raise FileError(f"{name} has no index.html; export a page with glgpt export --out {name}")
+        name = quoted(folder, 300)
+        raise FileError(f"{name} has no index.html; export a page with glgpt export --out {shlex.quote(name)}")
     files = Files(directory=str(folder), html=True, follow_symlink=False)
     files.policy = policy
     return Headers(Names(Compression(Starlette(routes=[*routes, Mount("/", files)])), names))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ RECORD, METRICS, SAMPLES, STATE = "train.json", "metrics.jsonl", "samples", "sta
 
 def check_new(path: str | Path) -> Path:
     """Returns the path of a new run's folder, with links resolved. Raises FileError if it exists and is not empty."""
-    hint = f"a run already; continue it with --resume {quoted(path)}, or give another --out"
+    hint = f"a run already; continue it with --resume {shlex.quote(quoted(path, 300))}, or give another --out"
     found, named = output_folder(path, held=(hint, lambda folder: (folder / STATE).exists())), Path(path)
     return found if any(above.is_symlink() for above in (named, *named.parents)) else named
 

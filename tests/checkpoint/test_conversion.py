@@ -224,9 +224,10 @@ def test_the_command_reports_the_result(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["convert", str(path), "--to", str(out), "--dtype", "q8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {"path": str(out), "format": "gguf", "dtype": "q8", "bytes": out.stat().st_size}
-    assert main(["convert", str(out), "--to", str(tmp_path / "folder")]) == 0
+    folder = tmp_path / "my folder"
+    assert main(["convert", str(out), "--to", str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert "folder: f32, 0 MB; run it with: glgpt generate --model" in shown
+    assert f"my folder: f32, 0 MB; run it with: glgpt generate --model '{folder}'\n" in shown
 
 
 def test_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,6 +158,8 @@ def test_a_checkpoint_is_trained_further_with_its_own_tokenizer() -> None:
 def test_an_existing_folder_is_not_overwritten() -> None:
     glgpt.train("play.txt", out="run", **SMALL)
     refused("run holds a run already; continue it with --resume run", out="run")
+    Path("run").rename("my run")
+    refused("my run holds a run already; continue it with --resume 'my run'", out="my run")
     Path("full").mkdir()
     Path("full/letter").write_text("dear")
     refused("full is not empty; give another folder", out="full")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from glgpt.checkpoint.conversion import DTYPES, convert
 from glgpt.cli.argument_parser import Subparsers, add_command
@@ -40,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
     """Runs `glgpt convert`."""
     with progress("converting", "B") as show:
         found = convert(args.model, args.to, args.dtype, show, args.adapter)
-    out = quoted(args.to)
-    text = f"{out}: {found['dtype']}, {found['bytes'] / 1e6:.0f} MB; run it with: glgpt generate --model {out}"
-    report(args, found, text)
+    hint = f"run it with: glgpt generate --model {shlex.quote(args.to)}"
+    report(args, found, f"{quoted(args.to)}: {found['dtype']}, {found['bytes'] / 1e6:.0f} MB; {hint}")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING
 
 from glgpt.cli.argument_parser import Subparsers, add_command
@@ -145,7 +146,8 @@ def run(args: argparse.Namespace) -> int:
     cost = check_format(args, dtype) if dtype else None
     held = f"{AS_STORED} ({', '.join(manifest['stored'])})" if manifest["stored"] else manifest["dtype"]
     results |= {"kl": cost.kl} if cost else {}
-    hint = f"open {out}" if args.single_file else f"view it with: glgpt serve {out}"
+    path = shlex.quote(args.out)
+    hint = f"open {path}" if args.single_file else f"view it with: glgpt serve {path}"
     report(
         args,
         results | {"out": args.out, "weights_bytes": weights, "shards": len(manifest["shards"])},
@@ -181,8 +183,8 @@ def _run_player(args: argparse.Namespace) -> int:
     with Phases("programs") as phases:
         phases.begin("recording programs")
         player = export_player(args.out, options, progress=phases.show)
-    out, count = quoted(args.out), len(player["shapes"])
-    text = f"{out}: programs of {count} shape{'s' if count > 1 else ''}; view it with: glgpt serve {out}"
+    count, hint = len(player["shapes"]), f"view it with: glgpt serve {shlex.quote(args.out)}"
+    text = f"{quoted(args.out)}: programs of {count} shape{'s' if count > 1 else ''}; {hint}"
     report(args, {"out": args.out, "shapes": [shape["name"] for shape in player["shapes"]]}, text)
     return 0
 
