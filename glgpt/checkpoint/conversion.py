@@ -56,7 +56,7 @@ def convert(
     GGUF file or of the folder's model.safetensors. Raises GlgptError for a model that cannot be opened or that the
     format cannot hold.
     """
-    gguf = str(out).endswith(SUFFIX)
+    gguf = str(out).lower().endswith(SUFFIX)
     path = output_file(out, SUFFIX, option="--to") if gguf else output_folder(out, option="--to")
     with Checkpoint.open(model, adapter) as checkpoint:
         matrices = [p.name for p in checkpoint.config.parameters.values() if len(p.shape) > 1]

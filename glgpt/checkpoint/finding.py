@@ -58,7 +58,7 @@ def find_model(name_or_path: str | Path | None) -> Path:
         return _smollm2()
     if not isinstance(name_or_path, Path) and (found := HUB_FILE.fullmatch(name)):
         return download(found[1], found[3])
-    if isinstance(name_or_path, Path) or not HUB_NAME.fullmatch(name) or path.suffix == ".gguf":
+    if isinstance(name_or_path, Path) or not HUB_NAME.fullmatch(name) or path.suffix.lower() == ".gguf":
         raise FileError(not_found(name))
     close = get_close_matches(name.lower(), (SMOLLM2, EMBEDDED), 1, 0.75)
     try:

@@ -26,7 +26,7 @@ _NAMES = ("ETag", "X-Linked-Etag", "X-Repo-Commit")
 
 def not_found(name: str) -> str:
     """Returns the message for a `name` that is neither a folder nor a possible name on the Hub."""
-    if name.endswith(".gguf"):
+    if name.lower().endswith(".gguf"):
         return f"{quoted(name, 300)} does not exist; give a GGUF file, or OWNER/NAME:FILE.gguf for one on the Hub"
     return (
         f"{written(name, 200)} is neither a folder nor a valid model name on the Hugging Face Hub; "

@@ -63,7 +63,7 @@ def output_file(
     shown = quoted(name)
     if mode is not None and not stat.S_ISREG(mode):
         raise FileError(f"{option} {shown} is {kind_of(mode)}, which is not replaced; give a {suffix or 'new'} file")
-    if suffix and Path(name).suffix != suffix:
+    if suffix and Path(name).suffix.lower() != suffix:
         raise FileError(f"{option} {shown} must be a {suffix} file")
     if not parents and not path.parent.is_dir():
         raise FileError(f"{option} {shown} cannot be created: there is no folder {quoted(path.parent)}")

@@ -230,6 +230,11 @@ def test_the_command_reports_the_result(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"my folder: f32, 0 MB; run it with: glgpt generate --model '{folder}'\n" in shown
 
 
+def test_a_suffix_in_capitals_is_a_file_too(tmp_path: Path) -> None:
+    found = convert(llama(tmp_path / "a.gguf"), tmp_path / "B.GGUF")
+    assert found["format"] == "gguf" and (tmp_path / "B.GGUF").is_file()
+
+
 def test_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(llama(tmp_path / "a.gguf"))
     folder = str(tmp_path / "folder")
