@@ -121,6 +121,16 @@ def test_bad_input_ends_with_2(model: str, capsys: pytest.CaptureFixture[str], o
     assert code == 2 and why in capsys.readouterr().err
 
 
+def test_a_cache_that_cannot_be_saved_is_refused_before_the_chat(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: the chat failed only when it ended."""
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    assert main(["chat", model, "--message", "a", "--cache", str(tmp_path / "cache"), "--device", "software"]) == 2
+    printed = capsys.readouterr()
+    assert "its folder is not writable" in printed.err and not printed.out
+
+
 def test_a_model_that_cannot_chat_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", "shakespeare", "--message", "hello", "--device", "software"]) == 2
     assert "has no chat template, so it cannot chat; use glgpt generate" in capsys.readouterr().err

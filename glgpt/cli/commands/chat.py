@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,8 @@ def _cache_file(args: argparse.Namespace) -> Path | None:
         raise GlgptError(f"--cache {quoted(path, 300)} is a folder; give a file")
     if path and not path.parent.is_dir():
         raise GlgptError(f"--cache {quoted(path, 300)}: its folder does not exist; create it, or give another file")
+    if path and not os.access(path.parent, os.W_OK | os.X_OK):
+        raise GlgptError(f"--cache {quoted(path, 300)}: its folder is not writable; give a file in another folder")
     return path
 
 
