@@ -86,7 +86,6 @@ def export(
             manifest = _write(held, folder, options, prompts, progress, phase, device)
             _finish(folder, options, manifest)
         if options.single_file:
-            check_size(manifest)
             with written_whole(out) as file:
                 file.write(single_page(folder, manifest).encode())
         else:
@@ -124,6 +123,8 @@ def _write(
     part = split.part(config) if split else Part.whole(config)
     phase("recording programs")
     formats = weight_formats(checkpoint, options.dtype)
+    if options.single_file:
+        check_size(config, formats)
     asked = device.get("cache_dtype", "auto")
     caches = cache_format(config, formats, "f32" if split and asked == "auto" else asked)  # servers' caches are f32
     device = device | {"cache_dtype": caches}

@@ -31,6 +31,7 @@ from glgpt.page import export as module
 from glgpt.page import programs as page_programs
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
+from glgpt.page.output import single_file
 from glgpt.page.output.files import Shards
 from glgpt.page.output.schemas import validate
 from glgpt.page.programs import (
@@ -279,6 +280,18 @@ def test_a_single_file_holds_everything(goldens: Path, tmp_path: Path) -> None:
     assert json.loads(found["manifest.json"]) == manifest
     for shard in manifest["shards"]:
         assert hashlib.sha256(found[shard["file"]]).hexdigest() == shard["sha256"]
+
+
+def test_weights_too_large_for_a_single_file_are_refused_before_recording(
+    goldens: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Regression: the export took as long as that of a folder, and the error named formats that are too large too."""
+    manifest = export(goldens / "one-f16", tmp_path / "page", ExportOptions("f32"))
+    monkeypatch.setattr(module, "record_page", lambda *_: pytest.fail("records"))
+    for most, said in ((manifest["shards"][0]["bytes"] - 1, "export a folder, or use f16"), (1, "folder$")):
+        monkeypatch.setattr(single_file, "MAX_WEIGHT_BYTES", most)
+        with pytest.raises(GlgptError, match=said):
+            export(goldens / "one-f16", tmp_path / "page.html", ExportOptions("f32", single_file=True))
 
 
 def test_a_single_file_allows_its_own_scripts_and_styles_alone(goldens: Path, tmp_path: Path, viewer: Path) -> None:

@@ -9,18 +9,28 @@ import re
 from pathlib import Path
 
 from glgpt.errors import GlgptError
+from glgpt.inference.programs import generation_program, weight_layouts
+from glgpt.models.spec import ModelConfig
 from glgpt.page.documents.manifest import Manifest
+from glgpt.page.programs import page_recordings
+from glgpt.program.spec import Limits
+from glgpt.program.weight_formats import WeightFormats
 
 MAX_WEIGHT_BYTES = 64 << 20  # maximum bytes of weights; with more bytes, a browser is slow to open the page
 
 
-def check_size(manifest: Manifest) -> None:
-    """Raises GlgptError if the weights are too large for a single file."""
-    total = sum(shard["bytes"] for shard in manifest["shards"])
-    if total > MAX_WEIGHT_BYTES:
+def check_size(config: ModelConfig, formats: WeightFormats) -> None:
+    """Raises GlgptError, naming the formats that are small enough, if the weights are too large for a single file."""
+
+    def size(formats: WeightFormats) -> int:
+        program = generation_program(config, Limits(), page_recordings(formats)[0].kernel, formats)
+        return sum(layout.nbytes for layout in weight_layouts(program, config).values())
+
+    if (total := size(formats)) > MAX_WEIGHT_BYTES:
+        small = [dtype for dtype in ("f16", "q8", "q4") if size(dtype) <= MAX_WEIGHT_BYTES]
         raise GlgptError(
             f"the weights are {total / 2**20:.0f} MiB and a single file holds up to {MAX_WEIGHT_BYTES >> 20} MiB; "
-            "export a folder, or use f16, q8 or q4"
+            "export a folder" + (f", or use {' or '.join(small)}" if small else "")
         )
 
 
