@@ -118,14 +118,15 @@ def new_run(
         record["preset"] = record["preset"] or "nano"
     elif record["preset"] is not None:
         raise GlgptError("preset and init cannot be combined: the checkpoint determines the size")
-    if out is None:
-        stem = Path(record["files"][0]).stem if record["files"] else "text"
-        out = free_name(Path("runs") / f"{stem}-{record['preset'] or Path(init).name}")
-    out = check_new(out)
+    if out is not None:
+        out = check_new(out)
     checkpoint = None if init is None else Checkpoint.open(init)
     settings = settings_for(record["preset"], checkpoint.config if checkpoint else None, given)
     if checkpoint is None:  # an invalid size is refused before a tokenizer is trained
         settings.model_config(bpe_size(settings.tokenizer) or 1)
+    if out is None:  # chosen right before `staged`, so that no run that starts at the same time chooses it too
+        stem = Path(record["files"][0]).stem if record["files"] else "text"
+        out = check_new(free_name(Path("runs") / f"{stem}-{record['preset'] or Path(init).name}"))
     with contextlib.ExitStack() as stack:
         with staged(out) as folder:
             model: ModelConfig | str

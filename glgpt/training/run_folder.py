@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ def check_new(path: str | Path) -> Path:
 
 
 def free_name(path: Path) -> Path:
-    """Returns `path`, or the first of `path`-2, `path`-3, … that does not exist."""
+    """Returns `path`, or the first of `path`-2, `path`-3, … that does not exist and that `staged` is not filling."""
     number, found = 1, path
-    while found.exists():
+    while found.exists() or any(found.parent.glob(f".{escape(found.name)}.*")):
         number += 1
         found = path.with_name(f"{path.name}-{number}")
     return found

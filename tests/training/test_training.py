@@ -20,6 +20,7 @@ from glgpt.errors import GlgptError
 from glgpt.plots.loss import loss_curve
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.training.events import Start, Step, TrainingCallbacks
+from glgpt.training.run_folder import staged
 
 
 def refused(why: str, *files: str, **options: Any) -> None:
@@ -133,6 +134,12 @@ def test_a_run_without_validation_or_samples() -> None:
 def test_runs_without_a_name_get_one() -> None:
     names = [str(glgpt.train("play.txt", **SMALL).folder) for _ in range(2)]
     assert names == ["runs/play-nano", "runs/play-nano-2"]
+
+
+def test_a_run_that_is_being_set_up_has_taken_its_name() -> None:
+    """Regression: of two runs that were started together, one failed after its set-up."""
+    with staged(Path("runs/play-nano")):
+        assert str(glgpt.train("play.txt", **SMALL).folder) == "runs/play-nano-2"
 
 
 def test_a_checkpoint_is_trained_further_with_its_own_tokenizer() -> None:
