@@ -154,10 +154,9 @@ class GenerationRequest(_Strict):
             if getattr(self, name):
                 raise ApiError(400, f"{name} is not supported; use repetition_penalty", name)
         chosen: dict[str, Any] = {
-            # top_p 0 leaves the likeliest token only, so it is greedy decoding
-            "temperature": 0.0 if self.top_p == 0 else self.temperature,
+            "temperature": self.temperature,
             "top_k": self.top_k,
-            "top_p": self.top_p or None,
+            "top_p": self.top_p,
             "min_p": self.min_p,
             "repetition_penalty": self.repetition_penalty,
             "logit_bias": self.logit_bias,

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from glgpt.checkpoint.generation_config import CHAT_SAMPLING
 from glgpt.cli.argument_parser import Parser
-from glgpt.cli.option_types import above_zero, bias, count, device, fraction, ids, not_negative, positive, share, size
+from glgpt.cli.option_types import above_zero, bias, count, device, ids, not_negative, positive, seed, share, size
 from glgpt.cli.progress import progress
 from glgpt.cli.split_options import client_options
 from glgpt.errors import ArgumentError, FileError, GlgptError, is_utf8, quoted
@@ -145,8 +145,9 @@ def add_sampling_options(p: Parser, chat: bool = False) -> None:
     )  # fmt: skip
     g.add_argument("--top-k", type=count, metavar="K", help="sample from the K most likely tokens; 0 is off")
     g.add_argument(
-        "--top-p", type=fraction, metavar="P",
-        help="nucleus sampling: sample from the most likely tokens whose probabilities add up to P; 1 is off",
+        "--top-p", type=share, metavar="P",
+        help="nucleus sampling: sample from the most likely tokens whose probabilities add up to P; 1 is off, 0 is "
+        "greedy",
     )  # fmt: skip
     g.add_argument(
         "--min-p", type=share, metavar="P",
@@ -160,7 +161,7 @@ def add_sampling_options(p: Parser, chat: bool = False) -> None:
         "--logit-bias", type=bias, action="append", metavar="ID=B",
         help="add B to the logit of token ID, such as 198=-2.5; 198=-inf forbids the token; may repeat",
     )  # fmt: skip
-    g.add_argument("--seed", type=count, metavar="S", help="random seed (default: a new one, printed at the end)")
+    g.add_argument("--seed", type=seed, metavar="S", help="random seed (default: a new one, printed at the end)")
     g = p.add_argument_group("constrained text")
     g.add_argument("--json-schema", metavar="FILE", help="write JSON that this schema validates")
     g.add_argument("--regex", metavar="TEXT", help="write text that this regular expression matches as a whole")

@@ -7,6 +7,8 @@ import math
 import re
 from urllib.parse import urlsplit
 
+from glgpt.inference.arguments.sampling_options import MAX_SEED
+
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 MAX_DIGITS = 18  # maximum digits of an integer
 
@@ -15,6 +17,13 @@ def count(text: str) -> int:
     """Parses a non-negative integer."""
     if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a non-negative integer")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """Parses a non-negative integer, with as many digits as a seed may have."""
+    if not text.isdecimal() or len(text) > len(str(MAX_SEED)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0 to {MAX_SEED}")
     return int(text)
 
 
@@ -60,14 +69,6 @@ def share(text: str) -> float:
     return value
 
 
-def fraction(text: str) -> float:
-    """Parses a number above 0 and at most 1."""
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
-    return value
-
-
 def _number(text: str) -> float:
     try:
         value = float(text)
@@ -101,7 +102,7 @@ def names(text: str) -> list[str]:
     """Parses names separated by commas."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names such as hidden,logits")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names with commas between them")
     return parts
 
 

@@ -20,7 +20,7 @@ from helpers.command_line import Capture, refused
 
 import glgpt.cli.parser
 from glgpt.cli import main
-from glgpt.cli.option_types import origin, size
+from glgpt.cli.option_types import origin, seed, size
 from glgpt.cli.parser import build_parser
 from glgpt.cli.progress import Phases, progress
 from glgpt.inference.model import LanguageModel
@@ -63,7 +63,7 @@ def test_the_command_alone_says_what_it_takes(capsys: Capture) -> None:
     "args",
     [
         "--tokens -1", "--tokens x", "--tokens 1.5", "--temperature -1", "--temperature nan", "--temperature inf",
-        "--top-k -1", "--top-k 1.5", "--top-p 0", "--top-p 1.1", "--top-p nan", "--seed -1", "--seed x", "--ids 1,x",
+        "--top-k -1", "--top-k 1.5", "--top-p -1", "--top-p 1.1", "--top-p nan", "--seed -1", "--seed x", "--ids 1,x",
         "--ids -1", "--dtype f64", "--kernel 2x2", "--fetch texture", "--storage half", "--device cpu", "--device -1",
         "--max-texture-memory 2XB", "--max-texture-memory -1", "--unknown", "--toke 5", "one two",
         "--max-texture-memory 1e400", "--tokens 1" + 5000 * "0",
@@ -140,6 +140,12 @@ def test_generate_tells_the_seed_it_drew(capsys: Capture) -> None:
     assert main(["generate", "--tokens", "12", "--seed", err.split("seed ")[1].strip()]) == 0
     assert capsys.readouterr().out == out
     assert not out.startswith("\n\n")
+
+
+def test_a_seed_may_have_as_many_digits_as_in_python() -> None:
+    assert seed(str(2**128 - 1)) == 2**128 - 1
+    with pytest.raises(argparse.ArgumentTypeError, match="is not an integer from 0 to 3402823669"):
+        seed("1" + 39 * "0")
 
 
 def test_generate_says_when_a_text_outgrows_the_context(capsys: Capture) -> None:

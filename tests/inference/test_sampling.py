@@ -111,7 +111,7 @@ def test_the_smallest_temperatures_leave_the_best(temperature: float) -> None:
         ({"temperature": math.nan}, "temperature is nan"),
         ({"temperature": math.inf}, "temperature is inf"),
         ({"top_k": 0}, "top-k is 0"),
-        ({"top_p": 0.0}, "top-p is 0.0"),
+        ({"top_p": -0.1}, "top-p is -0.1"),
         ({"top_p": 1.01}, "top-p is 1.01"),
         ({"min_p": 1.5}, "min-p is 1.5"),
         ({"min_p": -0.1}, "min-p is -0.1"),
@@ -166,6 +166,11 @@ def test_settings_at_the_ends_of_their_ranges_fit_the_device(settings: dict[str,
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert 0 <= sampler.choose(logits) < 4
+
+
+def test_top_p_0_is_greedy() -> None:
+    options = SamplingOptions(top_p=0, temperature=2.0)
+    assert options == SamplingOptions(temperature=0.0) and Sampler(options).choose(np.float32([0, 0.1, 0])) == 1
 
 
 def test_a_bias_of_minus_infinity_forbids_a_token() -> None:

@@ -41,13 +41,13 @@ class SamplingKeywords(BatchSamplingKeywords, total=False):
 class SamplingOptions:
     """The settings for choosing the next token. Raises ArgumentError for values of the wrong type or out of range.
 
-    Temperature 0 is greedy. Three filters apply in this order, each to the tokens that the previous filter leaves:
-    `top_k` keeps the k likeliest tokens, `top_p` keeps the likeliest tokens that together reach probability p (Holtzman
-    et al. 2020), and `min_p` keeps the tokens that are at least min_p times as likely as the likeliest (Nguyen et al.
-    2024). Before the filters, a `constraint` removes the tokens after which the text could no longer match it, a
-    `repetition_penalty` above 1 penalizes tokens already in the text (Keskar et al. 2019), and `logit_bias` adds a
-    number to the logit of each given id; -inf forbids the id. None switches a filter or the penalty off. The same
-    `seed` gives the same choices; without a seed, a new one is drawn.
+    Temperature 0 is greedy; `top_p` 0 sets temperature 0. Three filters apply in this order, each to the tokens that
+    the previous filter leaves: `top_k` keeps the k likeliest tokens, `top_p` keeps the likeliest tokens that together
+    reach probability p (Holtzman et al. 2020), and `min_p` keeps the tokens that are at least min_p times as likely as
+    the likeliest (Nguyen et al. 2024). Before the filters, a `constraint` removes the tokens after which the text could
+    no longer match it, a `repetition_penalty` above 1 penalizes tokens already in the text (Keskar et al. 2019), and
+    `logit_bias` adds a number to the logit of each given id; -inf forbids the id. None switches a filter or the penalty
+    off. The same `seed` gives the same choices; without a seed, a new one is drawn.
     """
 
     temperature: float = 1.0
@@ -72,7 +72,8 @@ class SamplingOptions:
         if self.top_k is not None:
             checked["top_k"] = integer("top-k", self.top_k, 1)
         if self.top_p is not None:
-            checked["top_p"] = number("top-p", self.top_p, lambda x: 0 < x <= 1, "above 0 and at most 1")
+            top_p = number("top-p", self.top_p, lambda x: 0 <= x <= 1, "a number from 0 (greedy) to 1")
+            checked |= {"top_p": top_p} if top_p else {"top_p": None, "temperature": 0.0}
         if self.min_p is not None:
             checked["min_p"] = number("min-p", self.min_p, lambda x: 0 <= x <= 1, "a number from 0 to 1")
         if self.seed is not None:
