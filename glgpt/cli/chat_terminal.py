@@ -38,6 +38,7 @@ HELP = """\
 /help            this list
 /exit            end, as Ctrl-D does
 Ctrl-C stops an answer. Alt-Enter starts a new line. Write // to begin a message with /."""
+WITH_ARGUMENT = ("/system", "/save", "/load")
 
 
 class ChatTerminal:
@@ -95,6 +96,8 @@ class ChatTerminal:
             if text.startswith("//") or not text.startswith("/"):
                 self._show(lambda: self.conversation.send(text.removeprefix("/") if text[0] == "/" else text))
             elif command in self._commands:
+                if argument.strip() and command not in WITH_ARGUMENT:
+                    raise GlgptError(f"{command} takes nothing after it")
                 self._commands[command](argument.strip())
             else:
                 _say(f"{quoted(command, 40)} is not a command; /help lists them (a message beginning with / needs //)")
@@ -157,7 +160,7 @@ class ChatTerminal:
         if text:
             self.conversation.set_system(None if text == "-" else text)
         system = self.conversation.system
-        print("no system message" if system is None else f"system message: {printable(system)}")
+        _say("no system message" if system is None else f"system message: {printable(system)}")
 
     def _clear(self, _: str) -> None:
         self.conversation.clear()
@@ -185,16 +188,16 @@ class ChatTerminal:
         self._earlier = self.conversation.last
         _say(f"{_counted(messages)} loaded from {quoted(path, 300)}")
         for message in messages[-2:]:
-            print(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
+            _say(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
 
     def _stats(self, _: str) -> None:
-        if self.conversation.last is self._earlier:
+        last = self.conversation.last
+        if last is None or last is self._earlier or not last.stats.prefill_s:  # stopped before its first token
             _say(f"{_counted(self.conversation.messages)}; no answer yet")
             return
-        assert self.conversation.last
-        _say(statistics(self.conversation.last))
+        _say(statistics(last))
         context = self.conversation.model.max_context
-        used = min(context, len(self.conversation.last_prompt.ids) + len(self.conversation.last.ids))
+        used = min(context, len(self.conversation.last_prompt.ids) + len(last.ids))
         count, dropped = _counted(self.conversation.messages), self.conversation.dropped
         left_out = f", and the model no longer reads the {dropped} oldest" if dropped else ""
         _say(f"{count}{left_out}; {used} of {context} tokens of context")

@@ -289,6 +289,26 @@ def test_stats_of_a_full_context(
     assert "100 of 100 tokens of context" in capsys.readouterr().out
 
 
+def test_a_stopped_answer_has_no_stats_and_commands_take_no_more_than_they_use(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = [{"role": "user", "content": "word " * 40}, {"role": "assistant", "content": "word " * 40}]
+    (tmp_path / "a.json").write_text(json.dumps({"version": 1, "model": "", "messages": messages}))
+    with LanguageModel.from_pretrained(model, device="software") as opened:
+        conversation = Conversation(opened, tokens=3, temperature=0)
+        handle = typed(conversation, monkeypatch)
+        conversation.send("hello")  # nothing of the answer is read, as after Ctrl-C
+        handle("/stats")
+        assert "no answer yet" in capsys.readouterr().out
+        for command in ("/regenerate", "/stats", "/clear", "/help"):
+            handle(f"{command} 3")
+            assert capsys.readouterr().out == f"error: {command} takes nothing after it\n"
+        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 20)))
+        handle(f"/load {tmp_path / 'a.json'}")
+        shown = re.sub(r".\x1b\[1D\x1b\[K", "", capsys.readouterr().out).splitlines()
+        assert len(shown) > 10
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
