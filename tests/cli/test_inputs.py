@@ -71,3 +71,15 @@ def test_books_come_by_http_alone(capsys: Capture) -> None:
     assert "is not an http address" in refused(
         capsys, "data", "fetch", "book:1", "--mirror", "file:///etc", "--out", "a.txt"
     )
+
+
+def test_options_that_have_no_effect_are_refused(capsys: Capture) -> None:
+    for more in (["--encoding", "latin-1"], ["--max-size", "1KB"]):
+        said = refused(capsys, "data", "fetch", "addition", "--out", "a.txt", *more)
+        assert "--encoding and --max-size are for books and URLs; addition comes with glgpt" in said
+
+
+def test_a_list_of_steps_that_is_none_gets_no_example_of_another_command(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main("data clean a.txt --out b.txt --steps headers,".split())
+    assert "'headers,' is not a list of names with commas between them" in capsys.readouterr().err

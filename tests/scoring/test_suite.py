@@ -108,6 +108,7 @@ def test_a_text_that_was_moved_or_changed_is_not_scored(run: Path, tmp_path: Pat
         (["-", "--suite", "--window", "4"], "--window"),
         ([".", "--suite", "--model", "gpt2"], "remove --model"),
         (["-", "--csv"], "--suite"),
+        (["short.txt", "--tokens", "8"], "--suite"),
         (["short.txt", "--suite"], "too few"),
         (["-", "--suite", "--device", "software"], "too few"),
     ],

@@ -13,7 +13,7 @@ from glgpt.cli.progress import progress
 from glgpt.data.books import BOOKS
 from glgpt.data.bundled import SETS, bundled
 from glgpt.data.cleaning import STEPS, clean
-from glgpt.data.fetching import MAX_TEXT_BYTES, MIRROR, TIME_LIMIT_S, fetch
+from glgpt.data.fetching import MIRROR, TIME_LIMIT_S, fetch
 from glgpt.data.inspecting import inspect
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import written_whole
@@ -43,11 +43,9 @@ glgpt data fetch https://example.org/play.txt --out play.txt --encoding latin-1"
     c = add("fetch", run_fetch, "write a data set, a book or the text at a URL to a file", examples)
     c.add_argument("name", metavar="NAME", help="a set from glgpt data list, book:N of Project Gutenberg, or a URL")
     c.add_argument("--out", required=True, metavar="FILE", help="file to write, as UTF-8")
-    c.add_argument("--encoding", default="utf-8", metavar="NAME", help="encoding of the source (default utf-8)")
+    c.add_argument("--encoding", metavar="NAME", help="encoding of the source (default utf-8)")
     c.add_argument("--mirror", default=MIRROR, metavar="URL", help=f"server to fetch books from (default {MIRROR})")
-    c.add_argument(
-        "--max-size", type=size, default=MAX_TEXT_BYTES, metavar="SIZE", help="maximum size of the text (default 1GiB)"
-    )
+    c.add_argument("--max-size", type=size, metavar="SIZE", help="maximum size of the text (default 1GiB)")
     text = "maximum time for all tries together (default: one hour)"
     c.add_argument("--timeout", type=above_zero, default=TIME_LIMIT_S, metavar="SECONDS", help=text)
     c = add(
@@ -96,13 +94,16 @@ def run_list(args: argparse.Namespace) -> int:
 def run_fetch(args: argparse.Namespace) -> int:
     """Runs `glgpt data fetch`."""
     out = output_file(args.out)
+    given = {"encoding": args.encoding, "most": args.max_size}
+    given = {name: value for name, value in given.items() if value is not None}
     if args.name in SETS:
+        if given:
+            raise GlgptError(f"--encoding and --max-size are for books and URLs; {args.name} comes with glgpt")
         data = bundled(args.name).encode()
         results = {"source": f"glgpt {args.name}", "bytes": len(data)}
     else:
         with progress("fetching", "B") as show:
-            limits = {"most": args.max_size, "timeout": args.timeout}
-            found = fetch(args.name, mirror=args.mirror, encoding=args.encoding, progress=show, **limits)
+            found = fetch(args.name, mirror=args.mirror, timeout=args.timeout, progress=show, **given)
         data, results = found.path.read_bytes(), found.record()
     with written_whole(out) as file:
         file.write(data)

@@ -25,7 +25,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.inspection.evaluate import evaluate
 from glgpt.inspection.format_comparison import compare_formats
 from glgpt.program.formats import DTYPES
-from glgpt.scoring.suite import Texts, as_csv, render, score, texts_of_run
+from glgpt.scoring.suite import MAX_TOKENS, Texts, as_csv, render, score, texts_of_run
 from glgpt.text.files import Text
 
 
@@ -63,7 +63,7 @@ def add_parser(sub: Subparsers) -> None:
         help="the model's training text, for the n-gram models; may repeat (a run has its own)",
     )  # fmt: skip
     g.add_argument(
-        "--tokens", type=count, default=8192, metavar="N", help="maximum tokens to score; 0 for all (default 8192)"
+        "--tokens", type=count, metavar="N", help=f"maximum tokens to score; 0 for all (default {MAX_TOKENS})"
     )
     g.add_argument("--csv", action="store_true", help="print CSV, one line for each predictor")
     add_json_option(p)
@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs `glgpt eval`."""
     if args.suite:
         return _run_suite(args)
-    if args.csv or args.training:
-        raise GlgptError("--csv and --training need --suite")
+    if args.csv or args.training or args.tokens is not None:
+        raise GlgptError("--csv, --tokens and --training need --suite")
     text = read_input(args.file)
     if args.compare_to:
         return _compare_formats(args, text)
@@ -120,9 +120,8 @@ def _run_suite(args: argparse.Namespace) -> int:
     ):
         other = None if model.path == embedded.path and args.adapter is None else embedded
         with progress("scoring") as show:
-            found = score(
-                model, texts, tokens=args.tokens, embedded=other, progress=show and (lambda _, *done: show(*done))
-            )
+            tokens = MAX_TOKENS if args.tokens is None else args.tokens
+            found = score(model, texts, tokens=tokens, embedded=other, progress=show and (lambda _, *done: show(*done)))
     report(args, found.as_json(), as_csv(found).rstrip("\n") if args.csv else render(found))
     return 0
 
