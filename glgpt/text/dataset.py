@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.system.files import cache_path, written_whole
 from glgpt.text.files import Text
 from glgpt.text.tokenizer import Tokenizer
@@ -71,12 +72,24 @@ def tokenised(text: Text, tokenizer: Tokenizer, key: str, progress: Progress | N
     path = cache_folder() / f"{key}.npy"
     ids = _mapped(path)
     if ids is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_writable(path.parent)
         _write(text, tokenizer, path, progress)
         ids = _mapped(path)
         if ids is None:
             raise GlgptError(f"{path} cannot be read back; delete it")
     return ids
+
+
+def _make_writable(folder: Path) -> None:
+    """Makes a folder of the cache. Raises FileError, naming the remedy, if the folder cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        why = "where the token ids of texts are cached, cannot be written"
+        raise FileError(f"{quoted(folder, 300)}, {why}; set XDG_CACHE_HOME to a folder that can")
 
 
 def _mapped(path: Path) -> Ids | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from glgpt.checkpoint.finding import embedded_weights
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError
 from glgpt.text import dataset as module
 from glgpt.text.dataset import batch, cache_folder, check_length, fixed_windows, load_data, starts, tokenised, windows
 from glgpt.text.files import Text, cut
@@ -188,6 +189,17 @@ def test_a_damaged_file_of_ids_is_made_anew(
     for damage in (b"", b"no numpy file", file.read_bytes()[:-3]):
         file.write_bytes(damage)
         assert tokenised(text, shakespeare, "key").tolist() == wanted
+
+
+def test_a_cache_that_cannot_be_written_names_the_remedy(
+    tmp_path: Path, shakespeare: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        with pytest.raises(FileError, match=r"tokens, where .* cannot be written; set XDG_CACHE_HOME to a folder"):
+            tokenised(Text.of_string("To be"), shakespeare, "key")
 
 
 def test_an_interrupt_leaves_no_half_written_ids(
