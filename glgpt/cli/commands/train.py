@@ -69,14 +69,14 @@ def add_parser(sub: Subparsers) -> None:
     g.add_argument("--precision", choices=PRECISIONS, help=f"{text} (default f32)")
     _add(g, "--seed", count, "random seed of weights and batches (default 0)")
 
-    g = p.add_argument_group("evaluation, samples, checkpoints (0 disables)")
-    _add(g, "--eval-every", count, "steps between validations (default 250)")
+    g = p.add_argument_group("evaluation, samples, checkpoints")
+    _add(g, "--eval-every", count, "steps between validations; 0 for none (default 250)")
     _add(g, "--eval-tokens", count, "validation tokens, spread over the held-out text; 0 for all (default 131072)")
     _add(g, "--validation", not_negative, "held-out share of the text, at its end (default 0.1)", "SHARE")
-    _add(g, "--sample-every", count, "steps between sample texts (default 250)")
+    _add(g, "--sample-every", count, "steps between sample texts; 0 for none (default 250)")
     _add(g, "--sample-tokens", positive, "length of a sample, in tokens (default 200)")
-    _add(g, "--save-every", count, "steps between checkpoints (default 250)")
-    _add(g, "--keep", count, "keep the models of the last N checkpoints, as RUN@STEP (default 3)")
+    _add(g, "--save-every", count, "steps between checkpoints; 0 for one at the end (default 250)")
+    _add(g, "--keep", count, "keep the models of the last N checkpoints, as RUN@STEP; 0 for none (default 3)")
 
 
 def _add(p: Any, name: str, kind: Any, text: str, metavar: str = "N") -> None:
