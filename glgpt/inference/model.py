@@ -386,8 +386,8 @@ class LanguageModel:
         if self._template is None:
             why = "chat template" if self.tokenizer else "tokenizer"
             raise GlgptError(
-                f"{self.name} has no {why}, so it cannot chat; use glgpt generate to continue a text, or a model that "
-                "was trained to chat, such as --model smollm2"
+                f"{self.name} has no {why}, so it cannot chat; use glgpt generate (in the API: POST "
+                "/v1/completions) to continue a text, or a model that was trained to chat, such as smollm2"
             )
         return self._template
 

@@ -111,7 +111,7 @@ def row_sum(
     """
     whole = x or product
     if not isinstance(whole, (Tensor, PartialSums)):
-        raise ValueError(f"{name}: a row needs x or partial sums")
+        raise ValueError(f"{name}: without x, product must be partial sums")
     rows, cols = whole.rows, whole.cols
     tiles = (1, min(3, (rec.limits.max_draw_buffers - 1) // 2, -(-cols // 4)))  # of y and of scaled; m takes one output
     n, number = (1, row) if row is not None else (rows, "int(gl_FragCoord.y)" if rows > 1 else 0)
