@@ -276,7 +276,7 @@ export class Training {
       const offer = sizes.find((s) => s.digest === digest);
       if (!offer) throw new PageError("This page cannot train the session's model; open the session's own link.");
       const { program } = await this.acrossLosses(() => this.offers.program(offer));
-      if (!this.session?.away) await this.session?.leave(); // after a lost context, it is away already
+      if (!this.session?.away) await this.session?.leave(); // after a lost context, it has left already
       return { trainer: await this.acrossLosses(() => this.trainer({ offer, seed }, program, true)), offer };
     });
   }
