@@ -147,12 +147,37 @@ def _q5_k(data: Bytes) -> Parts:
     return *_scales(data), _halves(data[:, 48:]) | bits.reshape(len(data), 256)
 
 
+def _q3_k(data: Bytes) -> Parts:
+    low = data[:, 32:96].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
+    third = (data[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 2  # bit i belongs to values 32 i on
+    levels = (low.reshape(-1, 256) | third.reshape(-1, 256)).view(np.int8) - np.int8(4)
+    upper = data[:, 104:108, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3
+    scale = _nibbles(data[:, 96:104]) | upper.transpose(0, 2, 1).reshape(-1, 16) << 4
+    return _half(data, 108).astype(np.float32) * (scale.view(np.int8) - np.int8(32)), None, levels
+
+
 def _q6_k(data: Bytes) -> Parts:
     low = _nibbles(data[:, :128].reshape(-1, 64)).reshape(-1, 2, 4, 32)  # 2 x 128 values, each 128 as 4 runs of 32
     pairs = data[:, 128:192].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
     levels = (low | pairs << 4).reshape(-1, 256).view(np.int8) - np.int8(32)
     scale = _half(data, 208).astype(np.float32) * data[:, 192:208].view(np.int8)
     return scale, None, levels
+
+
+# The levels of IQ4_NL and IQ4_XS, by their four-bit indices
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+
+
+def _iq4_nl(data: Bytes) -> Parts:
+    return _half(data, 0), None, _IQ4[_nibbles(data[:, 2:])]
+
+
+def _iq4_xs(data: Bytes) -> Parts:
+    low = np.stack([data[:, 4:8] & 15, data[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    upper = np.ascontiguousarray(data[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    scale = _half(data, 0).astype(np.float32) * ((low | upper << 4).astype(np.int8) - np.int8(32))
+    levels = _IQ4[_nibbles(data[:, 8:].reshape(-1, 16))].reshape(-1, 256)
+    return scale.repeat(2, axis=1), None, levels  # a scale for 32 values, as two for 16
 
 
 F32, F16, BF16 = TensorType("F32", 1, 4, "<f4"), TensorType("F16", 1, 2, "<f2"), TensorType("BF16", 1, 2, "<u2")
@@ -165,15 +190,18 @@ TYPES = {
     6: TensorType("Q5_0", 32, 22, unpack=_q5_0),
     7: TensorType("Q5_1", 32, 24, unpack=_q5_1),
     8: TensorType("Q8_0", 32, 34, unpack=_q8_0),
+    11: TensorType("Q3_K", 256, 110, group=16, unpack=_q3_k),
     12: TensorType("Q4_K", 256, 144, unpack=_q4_k),
     13: TensorType("Q5_K", 256, 176, unpack=_q5_k),
     14: TensorType("Q6_K", 256, 210, group=16, unpack=_q6_k),
+    20: TensorType("IQ4_NL", 32, 18, unpack=_iq4_nl),
+    23: TensorType("IQ4_XS", 256, 136, group=16, unpack=_iq4_xs),
     30: BF16,
 }
 # Names of unsupported types by their numbers, for error messages.
 OTHERS = {
-    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
-    20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
-    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    9: "Q8_1", 10: "Q2_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
+    39: "MXFP4",
 }  # fmt: skip
 NUMBERS = {kind.name: number for number, kind in TYPES.items()}

@@ -65,7 +65,7 @@ def llama(path: Path, kind: str = "F32", metadata: Mapping[str, Any] | None = No
 
 
 # Offsets of the float16 numbers in a block; (0,) for other types
-FLOAT16_BYTES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+FLOAT16_BYTES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q3_K": (108,)}
 WIDE_SIZES = {"embedding_length": 256, "block_count": 1, "feed_forward_length": 512, "rope.dimension_count": 64}
 WIDE_LLAMA = LLAMA | {f"llama.{name}": size for name, size in WIDE_SIZES.items()}
 WIDE_SHAPES = {
@@ -81,7 +81,8 @@ def random_bytes(kind: TensorType, shape: tuple[int, int], draw: np.random.Gener
     if kind.unpack is None:
         return encode(kind, draw.standard_normal(shape, np.float32) * np.float32(0.05))
     found = draw.integers(0, 256, (math.prod(shape) // kind.block, kind.nbytes), np.uint8)
-    size = 0.1 / 2 ** int(kind.name[1]) / (60 if kind.name.endswith("_K") else 1)
+    bits = 8 if kind.name.startswith("IQ") else int(kind.name[1])
+    size = 0.1 / 2**bits / (60 if kind.block > 32 else 1)
     for at in FLOAT16_BYTES.get(kind.name, (0,)):
         scales = draw.uniform(-size, size, len(found)).astype("<f2")
         found[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)

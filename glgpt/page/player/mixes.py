@@ -18,18 +18,18 @@ from glgpt.page.player.shapes import Shape
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
 SUPER_BLOCK = 256  # values in a block of the K types; if rows are not whole blocks, FALLBACK gives the type
-FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+FALLBACK = {"Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 PLAIN = {"F32": "f32", "F16": "f16"}
 # Texture format -> the types of GGUF whose values it holds unchanged (for f32 and f16: only unquantised types).
 HOLDS = {
     "f32": ("F32", "F16", "BF16"),
     "f16": ("F16",),
-    "q8": ("Q8_0", "Q5_0", "Q4_0"),
+    "q8": ("Q8_0", "Q5_0", "Q4_0", "IQ4_NL"),
     "q4": ("Q4_1", "Q4_0"),
     "q5_1": ("Q5_1", "Q4_1", "Q4_0"),
     "q4_k": ("Q4_K", "Q4_1", "Q4_0"),
     "q5_k": ("Q5_K", "Q4_K", "Q5_1", "Q4_1", "Q4_0"),
-    "q6_k": ("Q6_K", "Q8_0", "Q5_0", "Q4_0"),
+    "q6_k": ("Q6_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q8_0", "Q5_0", "Q4_0"),
 }
 
 

@@ -129,6 +129,30 @@ const Q5_K: TensorType = {
   },
 };
 
+const Q3_K: TensorType = {
+  name: "Q3_K",
+  block: 256,
+  bytes: 110,
+  group: 16,
+  minimum: false,
+  unpack: (data, from, row, at) => {
+    const whole = halfAt(data, from + 108);
+    const byte = (i: number) => data.getUint8(from + 96 + i);
+    for (let i = 0; i < 16; i++) {
+      const low = i < 8 ? byte(i) & 15 : byte(i - 8) >> 4;
+      const upper = (byte(8 + (i % 4)) >> (2 * (i >> 2))) & 3;
+      row.scales[at / 16 + i] = whole * ((low | (upper << 4)) - 32);
+    }
+    for (let g = 0; g < 8; g++) {
+      for (let i = 0; i < 32; i++) {
+        const low = (data.getUint8(from + 32 + 32 * (g >> 2) + i) >> (2 * (g % 4))) & 3;
+        const third = (data.getUint8(from + i) >> g) & 1;
+        row.levels[at + 32 * g + i] = (low | (third << 2)) - 4;
+      }
+    }
+  },
+};
+
 const Q6_K: TensorType = {
   name: "Q6_K",
   block: 256,
@@ -152,6 +176,47 @@ const Q6_K: TensorType = {
   },
 };
 
+/** The levels of IQ4_NL and IQ4_XS, by their four-bit indices. */
+const IQ4 = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/** Reads 32 levels of IQ4 from 16 bytes. */
+function levelsOfIq4(data: DataView, from: number, levels: Uint8Array, at: number): void {
+  for (let i = 0; i < 16; i++) {
+    const byte = data.getUint8(from + i);
+    levels[at + i] = IQ4[byte & 15]!;
+    levels[at + 16 + i] = IQ4[byte >> 4]!;
+  }
+}
+
+const IQ4_NL: TensorType = {
+  name: "IQ4_NL",
+  block: 32,
+  bytes: 18,
+  group: 32,
+  minimum: false,
+  unpack: (data, from, row, at) => {
+    row.scales[at / 32] = halfAt(data, from);
+    levelsOfIq4(data, from + 2, row.levels, at);
+  },
+};
+
+const IQ4_XS: TensorType = {
+  name: "IQ4_XS",
+  block: 256,
+  bytes: 136,
+  group: 16, // a scale for 32 values, as two for 16
+  minimum: false,
+  unpack: (data, from, row, at) => {
+    const [whole, upper] = [halfAt(data, from), data.getUint16(from + 2, true)];
+    for (let g = 0; g < 8; g++) {
+      const low = (data.getUint8(from + 4 + (g >> 1)) >> (4 * (g % 2))) & 15;
+      const scale = whole * ((low | (((upper >> (2 * g)) & 3) << 4)) - 32);
+      row.scales.fill(scale, at / 16 + 2 * g, at / 16 + 2 * g + 2);
+      levelsOfIq4(data, from + 8 + 16 * g, row.levels, at + 32 * g);
+    }
+  },
+};
+
 /** The supported types by their numbers in a file. */
 export const TYPES: ReadonlyMap<number, TensorType> = new Map([
   [0, plain("F32", 4)],
@@ -161,9 +226,12 @@ export const TYPES: ReadonlyMap<number, TensorType> = new Map([
   [6, simple("Q5_0", 22, false, true, 16)],
   [7, simple("Q5_1", 24, true, true, 0)],
   [8, Q8_0],
+  [11, Q3_K],
   [12, Q4_K],
   [13, Q5_K],
   [14, Q6_K],
+  [20, IQ4_NL],
+  [23, IQ4_XS],
   [30, plain("BF16", 2)],
 ]);
 
@@ -173,16 +241,13 @@ export const TYPE_NAMES = new Map([...TYPES.values()].map((type) => [type.name, 
 export const OTHERS: Readonly<Record<number, string>> = {
   9: "Q8_1",
   10: "Q2_K",
-  11: "Q3_K",
   15: "Q8_K",
   16: "IQ2_XXS",
   17: "IQ2_XS",
   18: "IQ3_XXS",
   19: "IQ1_S",
-  20: "IQ4_NL",
   21: "IQ3_S",
   22: "IQ2_S",
-  23: "IQ4_XS",
   24: "I8",
   25: "I16",
   26: "I32",
