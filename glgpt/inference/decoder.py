@@ -143,7 +143,10 @@ class Decoder:
                 else:
                     self._prefill(ids)
                 self._chosen.drop()  # tokens left by another generation
-            return self._next(ids, refilled, wanted, sampler, tokens - wanted), refilled
+            token = self._next(ids, refilled, wanted, sampler, tokens - wanted)
+            if sampler.matcher and token != END:
+                sampler.matcher.accept(token)
+            return token, refilled
 
         return continuation(ids, tokens, ends, self.context, run, ready, following)
 
@@ -156,7 +159,7 @@ class Decoder:
     ) -> list[int | None]:
         """Returns the token that each sampler draws after `ids`, or END; sampler i has drawn `steps[i]` tokens before.
 
-        If a sampler fails, its token is None, and its `error` is set.
+        If a sampler fails, its token is None, and its `error` is set. The caller passes the tokens to the matchers.
         Afterwards the caches hold `ids` but belong to no generation. With `chunks`, `ids` are read in these chunks, and
         chunks that the caches already hold are reused as in `fill`.
         """
@@ -207,9 +210,7 @@ class Decoder:
         if sampler.adjusts:
             if not refilled:
                 self.player.play("decode", pos=len(ids) - 1)
-            token = self._from_row(ids, sampler, step)
-            matcher.accept(token)
-            return token
+            return self._from_row(ids, sampler, step)
         self.masked.play(sampler, matcher, step, self._logits.cols)
         self._chosen.start()
         more = wanted > 1 and len(ids) < self.context
@@ -226,7 +227,6 @@ class Decoder:
                 upload_token(self.player, ids[-1])
                 self.player.play("decode", pos=len(ids) - 1)
             token = self._from_row(ids, sampler, step)
-        matcher.accept(int(token))
         if more and (refilled or undecided):
             self.player.play("decode", pos=len(ids))
         return int(token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching import lookup
 from glgpt.inference.batching.batch import BatchDecoder, Heap, Text
+from glgpt.inference.constraints.constraint import Constraint
+from glgpt.inference.constraints.matcher import Matcher
+from glgpt.inference.decoder import Decoder
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 
@@ -165,6 +169,31 @@ def test_texts_are_the_same_after_an_interrupt(goldens: Path, monkeypatch: pytes
         for run, (ids, _) in zip(runs[1:], wanted[1:], strict=True):
             run.read()
             assert run.ids == ids
+
+
+@pytest.mark.parametrize(("owner", "where"), [(Decoder, "first"), (BatchDecoder, "following"), (Matcher, "accept")])
+def test_constrained_texts_match_after_an_interrupt(monkeypatch: pytest.MonkeyPatch, owner: type, where: str) -> None:
+    """Fails if Ctrl-C during a step leaves a constraint a token ahead of its text."""
+    calls = itertools.count(1)
+
+    def interrupted(*args: Any) -> Any:
+        found = work(*args)
+        if next(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    constraint = Constraint.regex("(one|two|three)( (one|two|three)){9}")
+    with load(None) as model:
+        sampling: dict[str, Any] = {"seeds": range(3), "constraint": constraint, "temperature": 1.0}
+        wanted = [run.read() for run in model.generate_batch(["a", "b", "c"], 40, **sampling)]
+        runs = model.generate_batch(["a", "b", "c"], 40, **sampling)
+        if where != "first":
+            next(runs[0])
+        work = getattr(owner, where)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(owner, where, interrupted)
+            runs[0].read()
+        assert [run.read() for run in runs[1:]] == wanted[1:]
 
 
 def test_a_stop_text_ends_its_row_alone() -> None:

@@ -455,7 +455,7 @@ class BatchDecoder(SharedCaches[Text]):
         """Returns, for each text of the last step, the next token; END if the text is complete; None after an error.
 
         The error is `Sampler.error`, or, if that is None, logits that are not finite. Unlike `choose`, supports
-        samplers that adjust logits or have a constraint; matchers receive the returned tokens.
+        samplers that adjust logits or have a constraint. As with `begin`, the caller passes the tokens to the matchers.
         """
         found = self.choose(samplers, steps)
         drawn = self._drawn
@@ -479,11 +479,6 @@ class BatchDecoder(SharedCaches[Text]):
             token, _, _, undecided = drawn.take()[0][0, 0, 0]
             with recorded(samplers[i], found, i):
                 found[i] = self._on_host(i, samplers[i], steps[i], texts[i]) if undecided else int(token)
-        for i, sampler in enumerate(samplers):
-            token = found[i]
-            if sampler.matcher and token is not None and token != END:
-                with recorded(sampler, found, i):
-                    sampler.matcher.accept(token)
         return found
 
     def _on_host(self, row: int, sampler: Sampler, step: int, text: Text) -> int:

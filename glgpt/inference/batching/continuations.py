@@ -214,7 +214,7 @@ class Continuations:
         return min(row.wanted, self.context - known)
 
     def _take(self, row: Row, token: int | None) -> None:
-        """Adds a row's next token. An end token ends the row instead, as does None.
+        """Adds a row's next token, also to its matcher. An end token ends the row instead, as does None.
 
         None stands for an error, such as logits that are not finite.
         """
@@ -227,6 +227,13 @@ class Continuations:
             return
         row.next = token
         row.ready.append(token)
+        if row.sampler.matcher:
+            try:
+                row.sampler.matcher.accept(token)
+            except GlgptError as error:
+                row.ready.pop()
+                row.error, row.ended = error, True
+                return
         stopped = bool(row.watch and row.watch(token))
         if stopped or not row.wanted:
             row.ended = True
