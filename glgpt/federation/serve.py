@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -108,7 +108,7 @@ class Place:
 
     def local(self) -> str:
         """Returns the base URL for requests from this machine, which also works if `base` leads through a proxy."""
-        return self._url("127.0.0.1" if self.host in ("", "0.0.0.0") else self.host)
+        return self._url("127.0.0.1" if self.host == "0.0.0.0" else self.host)
 
     def _url(self, host: str) -> str:
         return f"{'https' if self.tls_cert else 'http'}://{host}:{self.port}/"
@@ -249,28 +249,42 @@ class Process:
                 return
 
 
-def places(first: Place, urls: Sequence[str], gateways: int, option: str = "--host and --port") -> list[Place]:
+def places(
+    first: Place, urls: Sequence[str], gateways: int, option: str = "--host and --port", used: Container[int] = ()
+) -> list[Place]:
     """Returns a `Place` for each gateway, with consecutive ports from the port of `first` on (0: any free ports).
 
-    Raises ArgumentError if an address cannot be used (`option` names the option that chooses it), or if the number of
-    `urls` is not the number of gateways.
+    No port is in `used`. Raises ArgumentError if an address cannot be used (`option` names the option that chooses it),
+    or if the number of `urls` is not the number of gateways.
     """
     if urls and len(urls) != gateways:
         raise ArgumentError(f"{len(urls)} --url for {gateways} gateways; give one --url per gateway, or none")
     with contextlib.ExitStack() as stack:
         found = []
         for i in range(gateways):
-            opened = stack.enter_context(socket.socket())
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             port = first.port and first.port + i
-            try:
-                opened.bind((first.host, port))
-            except (OSError, OverflowError) as error:
-                why = getattr(error, "strerror", None) or "it must be from 0 to 65535"
-                raise ArgumentError(f"{first.host}:{port} cannot be used: {why}; change it with {option}") from None
-            url = urls[i] if urls else None
-            found.append(replace(first, port=int(opened.getsockname()[1]), url=url))
+            if port in used:
+                raise ArgumentError(f"{option} {port} is another server's port; choose another")
+            while (free := _bound_port(stack, first.host, port, option)) in used:
+                pass
+            found.append(replace(first, port=free, url=urls[i] if urls else None))
         return found
+
+
+def _bound_port(stack: contextlib.ExitStack, host: str, port: int, option: str) -> int:
+    """Binds a port (0: a free one) until `stack` closes, and returns it. Raises ArgumentError if it cannot be used."""
+    opened = stack.enter_context(socket.socket())
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        if not host:  # which would listen on all addresses
+            raise UnicodeError
+        opened.bind((host, port))
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # TypeError: a host that is not a name
+        wrong = "it must be from 0 to 65535" if isinstance(error, OverflowError) else "it is not an address"
+        why = getattr(error, "strerror", None) or wrong
+        shown = f"{quoted(host) or 'an empty host'}:{port}"
+        raise ArgumentError(f"{shown} cannot be used: {why}; change it with {option}") from None
+    return int(opened.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -288,16 +302,14 @@ class Places:
         `first` is the address of the first gateway, and `metrics` that of its metrics. Raises ArgumentError as `places`
         does, and if two servers would have the same port.
         """
-        superlink = places(Place(port=fleet_port), (), 1, "--fleet-port")
-        measured = places(metrics, (), gateways, "--metrics") if metrics else []
-        found = places(first, urls, gateways)
-        used = [place.port for place in found]
-        for option, added in (("--fleet-port", superlink), ("--metrics", measured)):
-            for place in added:
-                if place.port in used:
-                    raise ArgumentError(f"{option} {place.port} is another server's port; choose another")
-            used += [place.port for place in added]
-        return cls(found, superlink[0], measured)
+        wanted = [("--host and --port", first, urls, gateways), ("--fleet-port", Place(port=fleet_port), (), 1)]
+        wanted += [("--metrics", metrics, (), gateways)] if metrics else []
+        found: dict[str, list[Place]] = {}
+        used: list[int] = []
+        for option, place, own, count in sorted(wanted, key=lambda w: not w[1].port):  # free ports avoid the given ones
+            found[option] = places(place, own, count, option, used)
+            used += [place.port for place in found[option]]
+        return cls(found["--host and --port"], found["--fleet-port"][0], found.get("--metrics", []))
 
 
 def end_leftovers(files: Files) -> None:

@@ -21,10 +21,11 @@ pytest.importorskip("flwr", reason="make test-federate has what this needs")
 from helpers.command_line import Capture, refused
 from helpers.fake_session import Clock, Host, make_files
 
-from glgpt.errors import GlgptError
+from glgpt.errors import ArgumentError, GlgptError
+from glgpt.federation import serve as serve_module
 from glgpt.federation.flower import processes
 from glgpt.federation.operation.rollback import roll_back
-from glgpt.federation.serve import PROCESSES, SUPERLINK, Operation, Place, Places, Supervisor, end_leftovers
+from glgpt.federation.serve import PROCESSES, SUPERLINK, Operation, Place, Places, Supervisor, end_leftovers, places
 from glgpt.federation.session import CHECKPOINT, ENDED, Checkpoint, Files
 from glgpt.federation.session_evaluator import SessionEvaluator
 from glgpt.system.files import write_json
@@ -179,6 +180,23 @@ def test_two_servers_of_a_session_have_two_ports(tmp_path: Path, capsys: Capture
         more = ("--metrics", str(other.getsockname()[1]))
         assert "cannot be used: Address already in use; change it with --metrics" in refused(capsys, *serve, *more)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_free_port_is_never_another_servers_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a free port could be one that --port chose, and the message named an option that was not given."""
+    (given,) = places(Place(port=0), (), 1)
+    ports = iter([given.port, given.port + 1])
+    bind = serve_module._bound_port
+    monkeypatch.setattr(serve_module, "_bound_port", lambda *args: bind(*args) if args[2] else next(ports))
+    found = Places.find(given, (), 1, 0, None)
+    assert (found.gateways[0].port, found.superlink.port) == (given.port, given.port + 1)
+
+
+@pytest.mark.parametrize(("host", "shown"), [("", "an empty host"), ("\udcff", "udcff"), ("a" * 70, "a" * 70)])
+def test_a_host_that_is_not_an_address_is_refused(host: str, shown: str) -> None:
+    """Regression: an empty host made every gateway end, and bytes that are not UTF-8 caused a traceback."""
+    with pytest.raises(ArgumentError, match=f"{shown}:0 cannot be used: .*; change it with --host and --port"):
+        places(Place(host=host, port=0), (), 1)
 
 
 @pytest.mark.parametrize("damaged", [False, True])
