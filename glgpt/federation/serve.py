@@ -85,8 +85,8 @@ class Terms:
         seats = seat_count(self.members, self.gateways, shards)
         if self.quorum > seats:
             raise ArgumentError(
-                f"--quorum {self.quorum} is above the session's number of seats, {seats}: the text has {shards} shards,"
-                f" and each gateway has {self.members} seats"
+                f"--quorum {self.quorum} is above the session's number of seats, {seats}: a session with"
+                f" {shards} shards has at most {shards} members, and each gateway has {self.members} seats"
             )
 
 

@@ -81,7 +81,7 @@ def test_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> Non
     [
         (("--quorum", "300"), "--quorum 300 is above the session's number of seats, 256"),
         (("--quorum", "2", "--shards", "1"), "--quorum 2 is above the session's number of seats, 1"),
-        (("--quorum", "200"), "seats, 181: the text has 181 shards"),
+        (("--quorum", "200"), "seats, 181: a session with 181 shards has at most 181"),
         (("--init", "weights", "--preset", "tiny"), "preset and init cannot be combined"),
     ],
 )
