@@ -358,7 +358,7 @@ class Engine(EngineBase):
             texts.others = self._taken() - texts.main.program.nbytes() - texts.nbytes
             texts.reserve(texts.rows)
 
-        if self._limit is not None and not texts.alone and not texts.shares:
+        if self._limit is not None and texts.open and not texts.alone and not texts.shares:
             with contextlib.suppress(GlgptError):  # the texts then run alone
                 self._retried(reserve, texts.part)
 

@@ -19,7 +19,7 @@ from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.models.part import Part
 from glgpt.split.batching_executor import BatchingExecutor, _Task
 from glgpt.split.engine import Engine, StepRequest
-from glgpt.split.sessions import Session
+from glgpt.split.sessions import LapsedError, Session
 from glgpt.wire.messages import Ask, Step, decode_answer
 
 LOGITS = Ask(logits=True)
@@ -234,6 +234,25 @@ def test_a_server_answers_clients_that_come_together_in_one_pass(goldens: Path, 
         thread.join(60)
     assert texts == wanted
     assert engine.whole.texts.passes > 2
+
+
+def test_steps_on_an_unloaded_part_allocate_no_caches(goldens: Path) -> None:
+    """Regression: with --max-texture-memory, joint steps on an unloaded part allocated caches that were never freed."""
+    engine = Engine(goldens / "llama-grouped", device="software", max_texture_memory=1 << 30)
+
+    def run() -> tuple[int, list[Any]]:
+        served = engine.serve("embed,0")
+        jobs = [StepRequest(Session(served.texts), Step(seq=0, pos=0, n=1), [3], "f32", 0.0) for _ in range(2)]
+        engine._drop(engine._narrowed.pop(served.part))
+        before = engine.stage.player.device.texture_bytes
+        return before, engine._together(jobs)
+
+    try:
+        before, found = engine._turns.submit(run).result()
+        assert all(isinstance(error, LapsedError) for error in found)
+        assert engine.stage.player.device.texture_bytes == before
+    finally:
+        engine.close()
 
 
 def test_a_step_that_fails_beside_others_fails_alone(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
