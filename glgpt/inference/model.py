@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import secrets
+import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -107,6 +108,7 @@ class LanguageModel:
         self._extras = (self._batch, self._windows, self._captures)  # these allocate textures when they are used
         try:
             self._edited: dict[Any, tuple[Decoder, Sites]] = {}
+            self._edited_decoders = weakref.WeakSet[Decoder]()  # those in `_edited`, and those of open generations
             programs.load_weights(self.player, checkpoint, progress)
         except BaseException:
             self.close()
@@ -262,6 +264,7 @@ class LanguageModel:
             player = Player(self.device, program, self.choice.options, self.player.shared())
             player.play("prepare")
             self._edited[edits.key] = Decoder(player, self.context, self._check_open), sites
+            self._edited_decoders.add(self._edited[edits.key][0])
         decoder, sites = self._edited[edits.key]
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
@@ -302,8 +305,9 @@ class LanguageModel:
         a new one is drawn (see `Generation.seed`).
 
         Generations of one model may be interleaved: each generation refills the caches as needed. `interventions`
-        (`glgpt.Ablate` and others) change the model while it runs. Raises GlgptError for an unusable prompt or setting,
-        and for an intervention on a part that the model lacks.
+        (`glgpt.Ablate` and others) change the model while it runs; a generation with them may hold textures until it is
+        deleted or the model is closed. Raises GlgptError for an unusable prompt or setting, and for an intervention on
+        a part that the model lacks.
         """
         options = SamplingOptions.from_keywords(sampling, ("tokens", "stop", "eos", "interventions")).seeded()
         return self._continued(prompt, tokens, options, stop, eos, interventions)
@@ -646,7 +650,7 @@ class LanguageModel:
             extra.close()
         if isinstance(self._decoder, Decoder):
             self._decoder.close()
-        for decoder, _ in self._edited.values():
+        for decoder in list(self._edited_decoders):
             decoder.close()
             decoder.player.close()
         self._edited.clear()

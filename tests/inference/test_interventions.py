@@ -156,6 +156,18 @@ def test_more_sets_of_interventions_than_are_retained_continue(model: LanguageMo
     assert [list(texts) for texts in zip(*(zip(*running, strict=True)), strict=True)] == alone
 
 
+def test_close_releases_the_textures_of_open_generations(goldens: Path) -> None:
+    """Regression: the programs of open generations that were no longer retained stayed after `close`."""
+    with LanguageModel.from_pretrained(goldens / "dhead2-gelu", device="software") as model:
+        edits = [[Ablate("h.0.mlp")], [Ablate("h.0.attn")], [Attend("h.0.attn", "uniform")]]
+        running = [model.generate_ids(IDS, 4, interventions=e, temperature=0, eos=False) for e in edits]
+        for run in running:
+            next(run)
+    assert model.device.texture_bytes == 0
+    with pytest.raises(GlgptError, match="is closed; load it again"):
+        next(running[0])
+
+
 def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
     """Fails if each layer, head, position or value records a program and compiles its shaders."""
     with LanguageModel.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
