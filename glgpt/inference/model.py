@@ -467,7 +467,7 @@ class LanguageModel:
         of another model, format or device, and for a damaged file; raises GlgptError for a split model.
         """
         decoder, about = self._cached_in_file()
-        saved = SavedPrefix(Path(path), about)
+        saved = SavedPrefix(Path(path), about, self.player)
         self._reserve(saved.tokens, 0)
         return decoder.restore(saved)
 

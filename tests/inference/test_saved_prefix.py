@@ -89,6 +89,14 @@ def test_the_context_grows_as_the_file_requires(tmp_path: Path, monkeypatch: pyt
         chat.read_ahead()
         tokens = model.save_cache(file)
     with LanguageModel.from_pretrained(path, device="software") as model:
+        other = Conversation(model, temperature=0, tokens=4)
+        "".join(other.send("hi"))
+        data = file.read_bytes()
+        file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(FileError, match="damaged"):
+            model.load_cache(file)
+        assert model.context == 64 and model._decoder._kept  # type: ignore[union-attr]  # changes nothing
+        file.write_bytes(data)
         assert model.context == 64 < tokens == model.load_cache(file)
 
 

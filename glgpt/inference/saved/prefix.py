@@ -17,6 +17,7 @@ import numpy as np
 
 from glgpt.checkpoint.safetensors_file import CHECKSUMS, safetensors_places, sha256
 from glgpt.checkpoint.safetensors_writer import SafetensorsWriter
+from glgpt.checkpoint.torch_file import Stored
 from glgpt.errors import FileError, quoted
 from glgpt.gl.player import Player
 from glgpt.inference.chunks import Chunk
@@ -50,18 +51,19 @@ def save_prefix(path: Path, player: Player, kept: Kept, about: Mapping[str, str]
 
 
 class SavedPrefix:
-    """A file of `save_prefix`; `tokens` is the number of its tokens.
+    """A file of `save_prefix` for the caches of a player; `tokens` is the number of its tokens.
 
-    Raises FileError, naming the file, for any other file, and for another model, device or format than in `about`.
+    Raises FileError, naming the file, for any other file, for another model, device or format than in `about`, for
+    other shapes, and for values that are damaged or not finite.
     """
 
-    def __init__(self, path: Path, about: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, about: Mapping[str, str], player: Player) -> None:
         self._name = name = quoted(path, 300)
         other = f"{name} is not a saved cache; give a file that --cache wrote, or a new name"
         with open_input(path) as file:
             if file.read(9)[8:] != b"{":  # a safetensors file begins with the header's length (8 bytes) and the header
                 raise FileError(other)
-        self._places, metadata = safetensors_places(path)
+        places, metadata = safetensors_places(path)
         found = parsed_json(str(metadata.get(ABOUT, "{}")), f"{name}: its metadata")
         if not found:
             raise FileError(other)
@@ -69,38 +71,43 @@ class SavedPrefix:
             if found.get(key) != value:
                 given = "" if key == "model" else f", {quoted(found.get(key))}"  # a digest means nothing to readers
                 raise FileError(f"{name} was saved with another {key}{given}; give another file")
-        if "ids" not in self._places:
-            raise FileError(f"{name} has no ids; delete it")
-        self.tokens = math.prod(self._places["ids"].shape)
+        self._values = _checked(name, places, player)
+        self.tokens = len(self._values["ids"])
 
     def load(self, player: Player, sizes: tuple[int, ...]) -> Kept:
         """Fills the caches of a player from the file, and returns the chunks that they then hold.
 
-        `sizes` are the chunk sizes that the player's program has. Raises FileError if the caches hold fewer tokens, for
-        other shapes, and for values that are damaged or not finite; the caches then stay unchanged.
+        `sizes` are the chunk sizes that the player's program has. Raises FileError if the caches hold fewer tokens or
+        the chunks do not cover the tokens; the caches then stay unchanged.
         """
-        name, places, count, caches = self._name, self._places, self.tokens, _caches(player)
-        if set(places) != {"ids", "chunks", *caches}:
-            raise FileError(f"{name} does not have the tensors of a cache of this model; delete it")
+        name, values, count, caches = self._name, self._values, self.tokens, _caches(player)
         limit = min(player.program.textures[cache].height for cache in caches)
-        if len(places["ids"].shape) != 1 or count > limit:
+        if count > limit:
             raise FileError(f"{name} has {count} tokens and the context holds {limit}; raise --context")
-        values: dict[str, Floats] = {}
-        for tensor, place in places.items():
-            wanted = {"ids": (count,), "chunks": (*place.shape[:1], 3)}.get(tensor) or _shape(player, tensor, count)
-            if place.shape != wanted or place.dtype != "F32" or math.prod(place.shape[:1]) > max(count, wanted[0]):
-                raise FileError(f"{name}: tensor {tensor} has shape {list(place.shape)} instead of {list(wanted)}")
-            try:
-                values[tensor] = place.map() if math.prod(wanted) else np.zeros(wanted, np.float32)
-            except (OSError, ValueError):
-                raise FileError(f"{name} is shorter than its header says; delete it") from None
-            if sha256(values[tensor]) != place.sha256 or not np.isfinite(values[tensor]).all():
-                raise FileError(f"{name}: tensor {tensor} is damaged; delete the file")
         kept = _chunks(name, values, sizes)
         for cache in caches:
             for layer, texels in enumerate(values[cache] if count else ()):
                 player.write(cache, layer, texels)
         return kept
+
+
+def _checked(name: str, places: Mapping[str, Stored], player: Player) -> dict[str, Floats]:
+    """Returns the tensors of a file. Raises FileError for other names and shapes, and for damaged values."""
+    if set(places) != {"ids", "chunks", *_caches(player)}:
+        raise FileError(f"{name} does not have the tensors of a cache of this model; delete it")
+    count = math.prod(places["ids"].shape)
+    values: dict[str, Floats] = {}
+    for tensor, place in places.items():
+        wanted = {"ids": (count,), "chunks": (*place.shape[:1], 3)}.get(tensor) or _shape(player, tensor, count)
+        if place.shape != wanted or place.dtype != "F32" or math.prod(place.shape[:1]) > max(count, wanted[0]):
+            raise FileError(f"{name}: tensor {tensor} has shape {list(place.shape)} instead of {list(wanted)}")
+        try:
+            values[tensor] = place.map() if math.prod(wanted) else np.zeros(wanted, np.float32)
+        except (OSError, ValueError):
+            raise FileError(f"{name} is shorter than its header says; delete it") from None
+        if sha256(values[tensor]) != place.sha256 or not np.isfinite(values[tensor]).all():
+            raise FileError(f"{name}: tensor {tensor} is damaged; delete the file")
+    return values
 
 
 def _caches(player: Player) -> list[str]:
