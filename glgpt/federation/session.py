@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from glgpt import models
-from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.federation.aggregation import strategies
 from glgpt.federation.invitations import Invitations
 from glgpt.federation.protocol import Dtype, Vector
@@ -199,7 +199,7 @@ class Files:
                 raise NotFiniteError(f"round {checkpoint.round}: {name} would hold values that are not finite")
         path = self.folder / CHECKPOINT
         if path.exists() and (held := self.round_of()) < checkpoint.round:
-            kept = self._kept(held)
+            kept = self.kept(held)
             kept.unlink(missing_ok=True)
             try:
                 os.link(path, kept)
@@ -207,9 +207,10 @@ class Files:
                 shutil.copyfile(path, kept)
         write_synced(path, save(arrays, {"round": str(checkpoint.round)}))
         for old in self.kept_rounds()[:-KEPT_CHECKPOINTS]:
-            self._kept(old).unlink()
+            self.kept(old).unlink()
 
-    def _kept(self, number: int) -> Path:
+    def kept(self, number: int) -> Path:
+        """Returns the file of the retained checkpoint of round `number`."""
         return self.folder / f"checkpoint-{number}.safetensors"
 
     def kept_rounds(self) -> list[int]:
@@ -218,12 +219,11 @@ class Files:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def go_back(self, number: int) -> None:
-        """Makes the retained checkpoint of round `number` the last checkpoint. Raises FileError if it is damaged."""
-        self.checkpoint(self._kept(number))
-        self._kept(number).replace(self.folder / CHECKPOINT)
+        """Makes the retained checkpoint of round `number` the last checkpoint."""
+        self.kept(number).replace(self.folder / CHECKPOINT)
         for later in self.kept_rounds():
             if later > number:
-                self._kept(later).unlink()
+                self.kept(later).unlink()
 
     def checkpoint(self, path: Path | None = None) -> Checkpoint:
         """Returns the last checkpoint, or the checkpoint at `path`. Raises FileError if it is missing or damaged."""
@@ -267,9 +267,18 @@ class Files:
         write_synced(self.folder / ROUNDS, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def undone_rounds(self) -> int:
-        """Returns the number of rounds that rollbacks have undone; members have seen the results of these rounds."""
+        """Returns the number of rounds that rollbacks have undone; members have seen the results of these rounds.
+
+        Raises FileError if the file with the number is damaged.
+        """
         path = self.folder / UNDONE
-        return int(path.read_text("utf-8")) if path.exists() else 0
+        text = read_text(path) if path.exists() else "0"
+        if not text.isdecimal() or len(text) > 9:
+            raise FileError(
+                f"{quoted(path, 300)} is damaged: {written(text)} is not a number of rounds; write to it how many "
+                "rounds rollbacks have undone"
+            )
+        return int(text)
 
     def count_undone(self, rounds: int) -> None:
         """Adds to the number that `undone_rounds` returns."""

@@ -21,12 +21,12 @@ pytest.importorskip("flwr", reason="make test-federate has what this needs")
 from helpers.command_line import Capture, refused
 from helpers.fake_session import Clock, Host, make_files
 
-from glgpt.errors import ArgumentError, GlgptError
+from glgpt.errors import ArgumentError, FileError, GlgptError
 from glgpt.federation import serve as serve_module
 from glgpt.federation.flower import processes
 from glgpt.federation.operation.rollback import roll_back
 from glgpt.federation.serve import PROCESSES, SUPERLINK, Operation, Place, Places, Supervisor, end_leftovers, places
-from glgpt.federation.session import CHECKPOINT, ENDED, Checkpoint, Files
+from glgpt.federation.session import CHECKPOINT, ENDED, UNDONE, Checkpoint, Files
 from glgpt.federation.session_evaluator import SessionEvaluator
 from glgpt.system.files import write_json
 from glgpt.system.locks import lock_folder
@@ -247,6 +247,26 @@ def test_rollback_undoes_rounds(run: Path, capsys: Capture, damaged: bool) -> No
     assert Host(files, Clock()).rounds.open is None and not (files.folder / SUPERLINK).exists()
     assert Host(files, Clock()).rounds.members.keys() == {0}
     assert "has no checkpoint of an earlier round yet" in refused(capsys, *serve, "--rollback", "1")
+
+
+def test_a_rollback_that_fails_undoes_nothing(run: Path) -> None:
+    """Regression: the rounds counted as undone, and lines and SuperLink's database were deleted."""
+    files = Files(run)
+    for number in (1, 2):
+        files.note({"round": number, "clients": 1, "tokens": 8, "loss": 2.0, "devices": []})
+        files.save(Checkpoint(number, files.checkpoint().parameters, {}))
+    (files.folder / SUPERLINK).touch()
+    kept = files.kept(1).read_bytes()
+    for path, damaged, why in (
+        (files.kept(1), kept[:-4], r"checkpoint-1\.safetensors is damaged"),
+        (files.folder / UNDONE, b"two", "undone is damaged: 'two' is not a number of rounds; write to it"),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(FileError, match=why):
+            roll_back(files, 1)
+        assert files.round_of() == len(files.notes()) == 2 and (files.folder / SUPERLINK).exists()
+        assert path.name == UNDONE or files.undone_rounds() == 0
+        files.kept(1).write_bytes(kept)
 
 
 def test_a_model_that_cannot_be_evaluated_ends_no_session(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

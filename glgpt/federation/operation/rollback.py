@@ -17,8 +17,8 @@ def roll_back(files: Files, rounds: int) -> int:
 
     Deletes the records of the undone rounds, the updates of an open round and SuperLink's database. The checkpoint is
     replaced last, so that an interrupted rollback can be repeated; the undone rounds then count twice for the privacy
-    budget, which is the safe side. Raises ArgumentError if the checkpoint of the last
-    remaining round was not retained, and FileError if the session is being served.
+    budget, which is the safe side. Raises ArgumentError if the checkpoint of the last remaining round was not retained,
+    and FileError if a file is damaged or the session is being served; nothing is then undone.
     """
     unlock = lock_folder(files.folder)
     if unlock is None:
@@ -40,6 +40,8 @@ def roll_back(files: Files, rounds: int) -> int:
                 f"--rollback {rounds}: {quoted(files.run, 300)} has finished {done} rounds and has {has}"
             )
         session = files.session()
+        files.checkpoint(files.kept(number))  # raises if it is damaged, as does the next line
+        files.undone_rounds()
         for site in range(session.gateways):
             folder = Files(files.run, site).site_folder
             (folder / OPEN).unlink(missing_ok=True)
