@@ -108,9 +108,11 @@ def _of_document(document: Document) -> _Parts:
     common = (document.vocab, document.merges, document.added, special, document.around)
     if whole.model.byte_fallback:
         return _Parts("llama", "default", *common, _adds_space(document))
-    used, normalizer = _comparable(document.dump("pre_tokenizer")), document.dump("normalizer")
+    used = _comparable(document.dump("pre_tokenizer"))
+    normalizers = [step.model_dump() for step in steps(whole.normalizer)]
     for pre, known in PRE_TOKENIZERS.items():
-        same = normalizer == NORMALIZERS.get(pre) and whole.model.ignore_merges == (pre in WHOLE_WORDS)
+        wanted = [NORMALIZERS[pre]] if pre in NORMALIZERS else []
+        same = normalizers == wanted and whole.model.ignore_merges == (pre in WHOLE_WORDS)
         if used == known and same:
             return _Parts("gpt2", pre, *common)
     raise GlgptError(
@@ -120,17 +122,25 @@ def _of_document(document: Document) -> _Parts:
 
 
 def _adds_space(document: Document) -> bool:
-    """True if a SentencePiece tokenizer adds a space before a text. Raises GlgptError if it does anything else."""
-    adds = False
+    """True if a SentencePiece tokenizer adds a space before a text.
+
+    Raises GlgptError if it does not mark blanks, or if it does anything else.
+    """
+    name = quoted(document.path, 300)
+    adds = marks = False
     for step in (*steps(document.whole.normalizer), *steps(document.whole.pre_tokenizer)):
         used = step.model_dump()
-        if used["type"] == "Metaspace" and used["replacement"] == BLANK:
+        if used == _MARKS_BLANKS:
+            marks = True
+        elif used["type"] == "Metaspace" and used["replacement"] == BLANK:
+            marks = True
             adds |= used["prepend_scheme"] != "never" and used["add_prefix_space"] is not False
         elif used == {"type": "Prepend", "prepend": BLANK}:
             adds = True
-        elif used != _MARKS_BLANKS and (used["type"], used.get("pattern")) != ("Split", {"String": " "}):
-            name = quoted(document.path, 300)
+        elif (used["type"], used.get("pattern")) != ("Split", {"String": " "}):
             raise GlgptError(f"{name}: GGUF cannot hold the step {used['type']} of its tokenizer")
+    if not marks:
+        raise GlgptError(f"{name}: GGUF cannot hold a byte_fallback tokenizer that does not replace blanks by {BLANK}")
     return adds
 
 

@@ -162,6 +162,9 @@ def test_a_sentencepiece_tokenizer_is_kept_by_its_scores(tmp_path: Path) -> None
     (folder / "tokenizer.json").write_text(json.dumps(document | {"normalizer": {"type": "Lowercase"}}))
     with pytest.raises(GlgptError, match="GGUF cannot hold the step Lowercase"):
         convert(folder, tmp_path / "c.gguf")
+    (folder / "tokenizer.json").write_text(json.dumps(document | {"normalizer": None}))
+    with pytest.raises(GlgptError, match="byte_fallback tokenizer that does not replace blanks by ▁"):
+        convert(folder, tmp_path / "c.gguf")
     sentencepiece(folder, merges[:1])  # a GGUF file cannot express that "▁" and "a" are never merged
     with pytest.raises(GlgptError, match="GGUF cannot hold the merges of its tokenizer"):
         convert(folder, tmp_path / "c.gguf")
@@ -185,6 +188,18 @@ def test_the_tokenizer_must_be_one_that_gguf_can_hold(tmp_path: Path) -> None:
         convert(folder, tmp_path / "b.gguf")
     shutil.rmtree(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+
+
+def test_a_sequence_of_one_normalizer_is_that_normalizer(tmp_path: Path) -> None:
+    """Regression: Qwen's tokenizer was refused if its normalizer was a sequence of NFC alone."""
+    folder = tmp_path / "folder"
+    convert(llama(tmp_path / "a.gguf", metadata=LLAMA | tokenizer(pre="qwen2")), folder)
+    document = json.loads((folder / "tokenizer.json").read_text())
+    assert document["normalizer"] == {"type": "NFC"}
+    sequence = {"type": "Sequence", "normalizers": [document["normalizer"]]}
+    (folder / "tokenizer.json").write_text(json.dumps(document | {"normalizer": sequence}))
+    convert(folder, tmp_path / "b.gguf")
+    assert open_gguf(tmp_path / "b.gguf").metadata["tokenizer.ggml.pre"] == "qwen2"
 
 
 def test_llama3_scaling_has_the_published_numbers(tmp_path: Path) -> None:
