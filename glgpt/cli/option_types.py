@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from urllib.parse import urlsplit
+
+from glgpt.system.network import is_web_address, origin_of, url_parts
 
 from glgpt.inference.arguments.sampling_options import MAX_SEED
 
@@ -108,16 +109,11 @@ def names(text: str) -> list[str]:
 
 def origin(text: str) -> str:
     """Parses the origin of a web page. Returns it as browsers send it."""
-    try:
-        parts = urlsplit(text)
-        port = {"http": 80, "https": 443}.get(parts.scheme, 0)
-        other = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
-        known = port and parts.hostname and not other and parts.port != 0
-    except ValueError:
-        known = False
-    if not known:
+    parts = url_parts(text)
+    other = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
+    if other or not is_web_address(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not an origin, such as https://chat.example.org")
-    return f"{parts.scheme}://{parts.netloc.removesuffix(f':{port}')}".lower()  # browsers omit the usual port
+    return origin_of(text)
 
 
 def device(text: str) -> str:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -38,7 +37,7 @@ from glgpt.federation.session import ENDED, Files, Session, recipe_of, seat_coun
 from glgpt.federation.session_evaluator import SessionEvaluator
 from glgpt.system.files import read_json, write_json
 from glgpt.system.locks import lock_folder
-from glgpt.system.network import in_address
+from glgpt.system.network import origin_of
 from glgpt.text.dataset import Data
 from glgpt.text.files import Text
 from glgpt.text.tokenizer_training import identity
@@ -114,10 +113,8 @@ class Place:
         return f"{'https' if self.tls_cert else 'http'}://{host}:{self.port}/"
 
     def origin(self) -> str:
-        """Returns the origin that browsers send for this address: without a path or the scheme's default port."""
-        split = urlsplit(self.base())
-        port = "" if split.port in (None, {"http": 80, "https": 443}[split.scheme]) else f":{split.port}"
-        return f"{split.scheme}://{in_address(split.hostname or '')}{port}"
+        """Returns the origin that browsers send for this address."""
+        return origin_of(self.base())
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,13 @@ def in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def origin_of(url: str) -> str:
+    """Returns the origin that browsers send for pages of a URL: without a path or the scheme's default port."""
+    parts = urlsplit(url)
+    port = "" if parts.port in (None, {"http": 80, "https": 443}[parts.scheme]) else f":{parts.port}"
+    return f"{parts.scheme}://{in_address(parts.hostname or '')}{port}"
+
+
 def own_names() -> set[str]:
     """Returns this machine's names in lower case, including its mDNS name (`.local`)."""
     name = socket.gethostname().lower().rstrip(".")

@@ -121,9 +121,18 @@ def test_bad_sizes_are_refused(text: str) -> None:
         size(text)
 
 
-@pytest.mark.parametrize("text", ["https://example.org/", "HTTPS://Example.org:443", "https://example.org"])
+@pytest.mark.parametrize("text", ["https://example.org/", "HTTPS://Example.org:443", "https://example.org:"])
 def test_an_origin_is_that_which_browsers_send(text: str) -> None:
     assert origin(text) == "https://example.org"
+
+
+@pytest.mark.parametrize(
+    "text", ["example.org", "https://\udcff", "https://a b", "https://x/y", "https://u@x", "ftp://x"]
+)
+def test_what_is_not_an_origin_is_refused(text: str) -> None:
+    """Regression: a host with bytes that are not ASCII was accepted, and no browser sends such an origin."""
+    with pytest.raises(argparse.ArgumentTypeError, match="is not an origin"):
+        origin(text)
 
 
 def test_generate_prints_text_to_stdout_and_speed_to_stderr(capsys: Capture) -> None:
