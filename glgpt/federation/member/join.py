@@ -22,7 +22,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import ClientConnection, connect
 
-from glgpt.errors import ArgumentError, GlgptError, quoted
+from glgpt.errors import ArgumentError, GlgptError, is_utf8, quoted
 from glgpt.federation import protocol
 from glgpt.federation.member.host import Host, Link
 from glgpt.federation.member.worker import Asked, Worker, host_folder, ids_of, open_slot
@@ -235,7 +235,7 @@ class Client:
     """
 
     def __init__(self, link: Link, text: Text | None, *, name: str, device: str | int, hooks: Hooks) -> None:
-        if len(name) > protocol.MAX_NAME or name != name.encode(errors="ignore").decode():
+        if len(name) > protocol.MAX_NAME or not is_utf8(name):
             raise ArgumentError(f"--name {quoted(name)} is not UTF-8 text of at most {protocol.MAX_NAME} characters")
         self.link, self.hooks, self.name, self.own = link, hooks, name, text
         self.host = Host(link)

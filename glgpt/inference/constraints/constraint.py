@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glgpt.errors import ArgumentError, quoted, written
+from glgpt.errors import ArgumentError, is_utf8, quoted, written
 
 MAX_CHARACTERS = 1 << 18  # maximum characters of a schema, of an expression, or of all choices together
 ANY_OBJECT = '{"type":"object"}'
@@ -77,6 +77,6 @@ def _checked(what: str, text: str) -> str:
     """Returns the text. Raises ConstraintError if it is too long or contains an unpaired surrogate."""
     if len(text) > MAX_CHARACTERS:
         raise ConstraintError(f"{what}: {len(text):,} characters; at most {MAX_CHARACTERS:,} are supported")
-    if any("\ud800" <= c <= "\udfff" for c in text):
+    if not is_utf8(text):
         raise ConstraintError(f"{what}: an unpaired surrogate, which is not Unicode text; remove it")
     return text
