@@ -241,8 +241,8 @@ class Connection:
             raise GlgptError(f"{written(self.url)} is not a server's address: {quoted(error)}") from None
         except (InvalidProxy, ImportError) as error:  # ImportError: a SOCKS proxy needs another package
             raise GlgptError(
-                f"{self.url} cannot be reached through the proxy of the environment: {quoted(error, 200)}; change the "
-                "proxy's variable, or exclude the server with no_proxy"
+                f"{written(self.url)} cannot be reached through the proxy of the environment: {quoted(error, 200)}; "
+                "change the proxy's variable, or exclude the server with no_proxy"
             ) from None
         except (OSError, InvalidHandshake, EOFError) as error:
             raise LostError(quoted(str(error) or type(error).__name__, 200)) from None
