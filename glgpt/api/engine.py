@@ -15,6 +15,7 @@ from glgpt.api import metrics
 from glgpt.api.choices import Choice, Event
 from glgpt.api.tools import CallForm, Tools, for_template
 from glgpt.errors import ArgumentError, GlgptError
+from glgpt.inference.arguments.checks import token_ids
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching.batch import SPARE, BatchDecoder
 from glgpt.inference.batching.continuations import Continuations, Row
@@ -141,7 +142,7 @@ class Engine:
         Does not check the ids that exceed the context.
         """
         with self._tokenizing:
-            ids = self.model.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            ids = self.model.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
             self.model.check_ids(ids[: self.context])
         return ChatPrompt(ids)
 
