@@ -6,9 +6,8 @@ import argparse
 import math
 import re
 
-from glgpt.system.network import is_web_address, origin_of, url_parts
-
 from glgpt.inference.arguments.sampling_options import MAX_SEED
+from glgpt.system.network import is_web_address, origin_of, url_parts
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 MAX_DIGITS = 18  # maximum digits of an integer
