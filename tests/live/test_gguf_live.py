@@ -122,7 +122,9 @@ def test_the_config_of_every_architecture_is_one_that_transformers_reads(name: s
 
 
 # transformers reads these fields with getattr, or as a part of rope_parameters.
-_READ_OTHERWISE = {"head_dim", "rope_theta", "rope_scaling", "rotary_emb_base", "rope_local_base_freq"}
+_READ_OTHERWISE = {
+    "head_dim", "rope_theta", "rope_scaling", "rotary_emb_base", "rotary_pct", "rope_local_base_freq",
+}  # fmt: skip
 
 _SMALL = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
           "intermediate_size": 96, "max_position_embeddings": 64, "initializer_range": 0.2}  # fmt: skip
