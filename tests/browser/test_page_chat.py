@@ -74,6 +74,7 @@ def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[
     assert len(messages(page)) == 2
     check_earlier_answers(page)
     page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Really delete").click()
     page.get_by_role("heading", name="Chat with").wait_for()
     assert page.get_by_role("button", name="Delete").count() == 0
 
@@ -169,7 +170,13 @@ def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Call
     page.evaluate("glgpt.ready")
     page.locator("[data-part=message] li", has_text="two").wait_for()  # the tab's conversation is open again
     assert system.input_value() == "be brief"
-    assert page.get_by_role("spinbutton", name="Answer").input_value() == str(ANSWER)
+    assert page.get_by_role("spinbutton", name="Longest answer").input_value() == str(ANSWER)
+    wide = [turns[0], {"role": "assistant", "content": f"```\n{'x' * 300}\n```\n\n- [x] done"}]
+    drop(page, "wide.json", json.dumps(saved | {"messages": wide}))
+    page.locator("[data-part=message] pre").wait_for()
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390  # long lines scroll inside the message
+    assert "[x]" not in page.inner_text("main")
 
 
 def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:

@@ -21,6 +21,7 @@ function blocks(tokens: readonly Token[]): ComponentChildren {
 function Block({ token }: { token: Token }) {
   switch (token.type) {
     case "space":
+    case "checkbox": // List shows it
       return null;
     case "paragraph":
       return <p>{inline(token.tokens)}</p>;
@@ -115,6 +116,8 @@ function Inline({ token }: { token: Token }) {
       return <del>{inline(token.tokens)}</del>;
     case "codespan":
       return <code>{(token as Tokens.Codespan).text}</code>;
+    case "checkbox":
+      return null; // List shows it
     case "br":
       return <br />;
     case "link": {

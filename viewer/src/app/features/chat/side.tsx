@@ -1,6 +1,7 @@
 // The list of conversations that this browser stores, and the settings of the chat.
 
 import { Download, FolderOpen, Plus, Trash2 } from "lucide";
+import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import { engine } from "../../stores/model";
 import { settings } from "../../stores/settings";
@@ -58,14 +59,7 @@ export function List() {
             >
               {each.title}
             </button>
-            <button
-              class={style.action}
-              aria-label={`Delete “${each.title}”`}
-              title="Delete"
-              onClick={() => then(chat.remove(each))}
-            >
-              <Icon of={Trash2} />
-            </button>
+            <Delete title={each.title} onSure={() => then(chat.remove(each))} />
           </li>
         ))}
       </ul>
@@ -73,6 +67,22 @@ export function List() {
         {problem.value || "Stored in this browser only. A saved conversation can also be dropped on this page."}
       </p>
     </details>
+  );
+}
+
+/** Shows a button that deletes a conversation when it is clicked a second time. */
+function Delete({ title, onSure }: { title: string; onSure: () => void }) {
+  const asked = useSignal(false);
+  return (
+    <button
+      class={classes(style.action, asked.value && style.sure)}
+      aria-label={asked.value ? `Really delete “${title}”` : `Delete “${title}”`}
+      title="Delete"
+      onBlur={() => (asked.value = false)}
+      onClick={() => (asked.value ? onSure() : (asked.value = true))}
+    >
+      {asked.value ? "Delete?" : <Icon of={Trash2} />}
+    </button>
   );
 }
 
@@ -98,7 +108,7 @@ export function Settings() {
       <Sliders />
       <div class={ui.fields}>
         <NumberField
-          label="Answer"
+          label="Longest answer"
           of={chat.length}
           min={1}
           max={4096}

@@ -65,6 +65,10 @@ function Messages() {
   useLayoutEffect(() => {
     if (chat.answering.value && follows.current) end.current?.scrollIntoView({ block: "end" });
   }, [length, messages.length]);
+  const { id } = chat.current.value;
+  useLayoutEffect(() => {
+    if (!chat.answering.peek()) end.current?.scrollIntoView({ block: "end" }); // an opened conversation shows its end
+  }, [id]);
   if (!messages.length) return <Welcome about={engine().model.manifest} />;
   return (
     <>
@@ -89,12 +93,18 @@ function ComingChat() {
         <Welcome about={generation.recorded.value!.about} coming />
         <div class={style.composer}>
           <div class={style.row}>
-            <textarea rows={1} aria-label="Message" placeholder="Message" disabled />
+            <Field
+              label="Message"
+              placeholder="Message"
+              value={chat.draft.value}
+              onInput={(text) => (chat.draft.value = text)}
+              onEnter={() => {}}
+            />
             <button class={ui.primary} disabled>
               <Icon of={SendHorizontal} /> Send
             </button>
           </div>
-          <small class={ui.dim}>You can write as soon as the model has loaded.</small>
+          <small class={ui.dim}>You can send the message as soon as the model has loaded.</small>
         </div>
       </div>
       <aside class={style.side} />
