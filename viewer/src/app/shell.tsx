@@ -43,7 +43,9 @@ export function App() {
   const tabs = useRef<HTMLElement>(null);
   useEffect(() => {
     // scrolls to the current tab, because not all tabs fit on a phone
-    tabs.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    const [row, tab] = [tabs.current, tabs.current?.querySelector("[aria-current]")?.getBoundingClientRect()];
+    // not scrollIntoView, which would also scroll the page back to its top
+    if (row && tab) row.scrollLeft += tab.left + tab.width / 2 - row.getBoundingClientRect().left - row.clientWidth / 2;
   }, [phase, view]);
   return (
     <>

@@ -13,7 +13,7 @@ import { headName, headNamed, selection } from "./store";
 import { generation, type Tok } from "../../stores/generation";
 import { engine } from "../../stores/model";
 import { drawing } from "../../stores/drawing";
-import { fraction, percent, short, useDevice, useQueries } from "../../ui/tools";
+import { fraction, isWide, percent, short, useDevice, useQueries } from "../../ui/tools";
 import type { View } from "../../stores/route";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
@@ -285,6 +285,8 @@ function GridCanvas({ total }: { total: number }) {
   const choose = (e: MouseEvent) => {
     const [x, y] = fraction(e);
     selection.chooseHead(Math.floor(y * n_layer), Math.floor(x * n_head));
+    // in a narrow window, the enlarged head is below the grid
+    if (!isWide()) document.querySelector("[data-part=one]")?.scrollIntoView({ block: "start" });
   };
   const walk = (e: KeyboardEvent) => {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];

@@ -11,6 +11,7 @@ import { isWide, percent } from "../../ui/tools";
 import style from "./style.module.css";
 
 export const MAX_BITS = 8; // surprise in bits from which the colour is deepest
+const GAP = 12; // pixels between a token and the sheet below it
 const SLACK = 4; // a line of text counts as hidden if fewer than this many pixels of its height are visible
 
 interface TokenTextProps {
@@ -29,7 +30,7 @@ export function TokenText({ tokens, from, onContinue, footer }: TokenTextProps) 
   const chosen = generation.chosen.value;
   const tok = chosen === null ? undefined : tokens[chosen - from];
   return (
-    <div class={style.part} onKeyDown={walk} onMouseLeave={() => (generation.chosen.value = null)}>
+    <div class={style.part} onKeyDown={walk} onPointerLeave={unchoose}>
       <div class={style.tokens} ref={box}>
         {tokens.map((each, i) => (
           <Token
@@ -130,6 +131,7 @@ export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesP
       placed.visibility = line.top > shown.bottom - SLACK || line.bottom < shown.top + SLACK ? "hidden" : "";
     };
     place();
+    reveal(box?.querySelectorAll<HTMLElement>("[data-part=token]")[at], self.current);
     box?.addEventListener("scroll", place);
     addEventListener("resize", place);
     return () => {
@@ -181,14 +183,29 @@ export function Alternatives({ tok, at, box, onContinue, footer }: AlternativesP
       <button class={style.again} disabled={models.phase.value !== "ready"} onClick={again}>
         Sample again from here
       </button>
+      <button class={style.close} onClick={() => (generation.chosen.value = null)}>
+        Close
+      </button>
       {footer}
     </div>
   );
 }
 
+/** Scrolls the page so that a sheet at the bottom of the window does not cover its token. */
+function reveal(token: HTMLElement | undefined, sheet: HTMLElement | null): void {
+  if (!token || !sheet || getComputedStyle(sheet).position !== "fixed") return;
+  const covered = token.getBoundingClientRect().bottom + GAP - sheet.getBoundingClientRect().top;
+  if (covered > 0) scrollBy({ top: covered });
+}
+
 /** Returns the surprise of a probability in bits: minus its binary logarithm. */
 export function surprise(p: number): number {
   return -Math.log2(Math.max(p, 1e-9));
+}
+
+/** Closes the popup when the mouse leaves the text. After a tap, the popup stays. */
+export function unchoose(event: PointerEvent): void {
+  if (event.pointerType === "mouse") generation.chosen.value = null;
 }
 
 /** Moves the focus between tokens with the arrow keys. */

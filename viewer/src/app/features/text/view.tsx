@@ -11,7 +11,7 @@ import { MAX_TOKENS, settings } from "../../stores/settings";
 import { train } from "../train/store";
 import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
-import { Alternatives, MAX_BITS, surprise, Token, walk } from "./token-text";
+import { Alternatives, MAX_BITS, surprise, Token, unchoose, walk } from "./token-text";
 import { CARD, openCard } from "../tour";
 import { Icon } from "../../ui/icon";
 import { NumberField } from "../../ui/number";
@@ -312,12 +312,7 @@ function Text() {
     if (box && follows.current && wrote.current) box.scrollTop = box.scrollHeight;
   }, [count]);
   return (
-    <div
-      class={classes(ui.panel, style.written)}
-      data-part="written"
-      onKeyDown={walk}
-      onMouseLeave={() => (chosen.value = null)}
-    >
+    <div class={classes(ui.panel, style.written)} data-part="written" onKeyDown={walk} onPointerLeave={unchoose}>
       <div class={style.legend}>
         <span>surprise</span>
         <span class={style.scale} role="img" aria-label={`From 0 to ${MAX_BITS} bits and more`}>

@@ -16,7 +16,7 @@ export function WriteStage() {
       <div class={ui.panel}>
         <h2>Inspect the model</h2>
         <LookInside />
-        <h2>Save and load</h2>
+        <h2 class={style.next}>Save and load</h2>
         <SaveAndLoad />
       </div>
     </div>
