@@ -72,9 +72,10 @@ class Windows:
 
     def _read(self, texts: Sequence[tuple[Sequence[int], Sequence[int] | None]]) -> Iterator[tuple[int, Floats]]:
         losses = texts[0][1] is not None
-        player, size, tokens = self._player(len(texts), max(len(ids) for ids, _ in texts), losses)
-        view = player.entry("read").outputs["losses" if losses else "logits"]
-        for first in range(0, len(texts), size):
+        longest, first = max(len(ids) for ids, _ in texts), 0
+        while first < len(texts):
+            player, size, tokens = self._player(len(texts), longest, losses)  # other calls may have closed the last one
+            view = player.entry("read").outputs["losses" if losses else "logits"]
             batch = texts[first : first + size]
             ids, targets = np.zeros((tokens, size)), np.full((tokens, size), -1.0)
             for i, (given, wanted) in enumerate(batch):
@@ -89,12 +90,14 @@ class Windows:
             rows = view.unpack(player.read(view.texture)).reshape(tokens, size, -1)
             for i, (given, _) in enumerate(batch):
                 yield first + i, rows[: len(given), i, 0] if losses else np.ascontiguousarray(rows[: len(given), i])
+            first += size
 
     def _player(self, texts: int, longest: int, losses: bool) -> tuple[Player, int, int]:
         """Returns (player, texts in its batch, padded tokens of a text) for `texts` texts of up to `longest` tokens.
 
-        Raises GlgptError if a single text needs too much memory.
+        Raises GlgptError if the model is closed, or if a single text needs too much memory.
         """
+        self.main.use()
         most = largest_context(self.config, self.main.device.limits)
         tokens = min(most, max(MIN_PADDED_TOKENS, 1 << (longest - 1).bit_length()))
         if losses:  # these texts mostly have the same length, so finer padding does not need more programs

@@ -292,6 +292,22 @@ def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
             list(model.losses([[1, 10**6]]))
 
 
+def test_losses_are_the_same_between_other_calls(goldens: Path) -> None:
+    """Fails if another call breaks losses that are still being read, or if a closed model still returns losses."""
+    with load(goldens / "dhead2-gelu") as model:
+        texts = [[i % 7, 1, 2] for i in range(40)]  # several batches
+        wanted, found = list(model.losses(texts)), []
+        for losses, shorter in zip(model.losses(texts), model.losses([ids[:2] for ids in texts]), strict=True):
+            found.append(losses)
+            model.logits_batch([texts[0]])
+            assert len(shorter) == 1
+        np.testing.assert_array_equal(found, wanted)
+        late = model.losses(texts)
+    with pytest.raises(GlgptError, match="closed"):
+        next(late)
+    assert not model.device.texture_bytes
+
+
 @pytest.mark.soak
 @pytest.mark.slow
 def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
