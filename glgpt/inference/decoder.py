@@ -46,10 +46,17 @@ class Decoder:
         self.cached = 0  # number of tokens of the last prompt given to `first` that the caches already held
 
     def replace(self, program: Program, context: int) -> None:
-        """Switches to a program with caches of another length; active generations refill them."""
+        """Switches to a program with caches of another length; active generations refill them.
+
+        If the weights cannot be prepared for the program, the player is closed, as by `Player.replace`.
+        """
         self.close()
         self.player.replace(program)
-        self.player.play("prepare")
+        try:
+            self.player.play("prepare")
+        except BaseException:
+            self.player.close()
+            raise
         self.context, self._sizes = context, programs.recorded_sizes(program)
         self.forget()
 

@@ -603,6 +603,7 @@ class LanguageModel:
         needed = min(prompt + max(0, tokens - 1), self.max_context)  # the last token is not fed back
         if needed <= self.context or not isinstance(self._decoder, Decoder):
             return
+        self.player.use()  # raises in another thread, before anything is released
         size = grown_context(self.config, self.device.limits, needed)
         while size > self.context < needed:
             config = self.config.with_context(size)
@@ -617,11 +618,12 @@ class LanguageModel:
                 "the context grows from %d to %d of the model's %d positions: %d tokens of prompt and %d more",
                 self.context, size, config.n_positions, prompt, tokens,
             )  # fmt: skip
-            self.config = config
             if self._batch:
                 self._batch.close()  # its player reads the caches that `replace` releases
-                self._batch.config = config
             self._decoder.replace(program, size)
+            self.config = config
+            if self._batch:
+                self._batch.config = config
 
     @property
     def activation_names(self) -> list[str]:

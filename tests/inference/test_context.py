@@ -6,9 +6,11 @@ import json
 import logging
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from glgpt.cli import main
 from glgpt.cli.parser import build_parser
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
+from glgpt.inference.decoder import Decoder
 from glgpt.inference.model import LanguageModel
 from glgpt.models import context as module
 from glgpt.models.families.gpt2 import GPT2Config
@@ -101,6 +104,21 @@ def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog
         assert "grows from 16 to 32" in caplog.text
         assert first + list(running) == short  # the active generation continues
         assert model.device.texture_bytes == model.texture_bytes
+
+
+@pytest.mark.usefixtures("short_default")
+def test_a_context_that_cannot_grow_stays(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the model assumes larger caches than it has, after the growth failed in another thread or at once."""
+    with load(goldens / "inverse-layer-f16", context=32) as model:
+        wanted = greedy(model, IDS, 12)
+    with load(goldens / "inverse-layer-f16") as model:
+        with ThreadPoolExecutor(1) as pool, pytest.raises(GlgptError, match="only be used in the thread"):
+            pool.submit(model.generate_ids, IDS, 12).result()
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Decoder, "replace", Mock(side_effect=KeyboardInterrupt))
+            model.generate_ids(IDS, 12)
+        assert model.context == 16
+        assert greedy(model, IDS, 12) == wanted and model.context == 32
 
 
 @pytest.mark.usefixtures("short_default")
