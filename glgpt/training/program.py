@@ -11,6 +11,7 @@ from typing import Any
 
 from glgpt import ops
 from glgpt.errors import GlgptError
+from glgpt.inference.arguments.checks import flag
 from glgpt.inference.chunks import FEW_SIZES
 from glgpt.inference.programs import record_generation
 from glgpt.models.network import Batch, Network
@@ -75,7 +76,7 @@ class Recipe:
                 raise GlgptError(f"{name} is {number}; it must be at least 0 and below {end}")
         for name in ("eps", "weight_decay", "clip", "dropout"):
             object.__setattr__(self, name, float(getattr(self, name)))
-        object.__setattr__(self, "recompute", bool(self.recompute))
+        object.__setattr__(self, "recompute", flag("recompute", self.recompute))
 
 
 def program_digest(config: ModelConfig, recipe: Recipe) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from glgpt import models
 from glgpt.errors import GlgptError, written
+from glgpt.inference.arguments.checks import flag, integer
 from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import MAX_SIZE, ModelConfig
 
@@ -118,6 +119,10 @@ class Settings:
             raise GlgptError(f"precision {written(self.precision)} is not one of {', '.join(PRECISIONS)}")
         if self.seed >= 1 << 32:
             raise GlgptError(f"seed is {self.seed}; it must be below 2^32")
+        # train.json holds Python's values, not 0, 1 or NumPy's
+        object.__setattr__(self, "recompute", flag("recompute", self.recompute))
+        if not isinstance(self.device, str):
+            object.__setattr__(self, "device", integer("device", self.device))
 
     def _whole(self, name: str, least: int, most: int = MAX_COUNT) -> None:
         value = getattr(self, name)

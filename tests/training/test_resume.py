@@ -242,6 +242,15 @@ def test_what_can_change_in_a_run_and_what_not() -> None:
     assert [line["step"] for line in metrics("run")] == list(range(51))
 
 
+def test_a_run_resumes_after_numbers_that_are_not_of_python() -> None:
+    """Fails if train.json holds a value that a later resume refuses, such as 1 for True."""
+    glgpt.train("play.txt", out="run", **SMALL)
+    settings = {"recompute": 1, "device": np.int64(0)}
+    assert glgpt.train(resume="run", steps=41, **settings).step == 41
+    assert glgpt.train(resume="run", steps=42).step == 42
+    assert json.loads(Path("run/train.json").read_text())["settings"]["recompute"] is True
+
+
 def test_a_run_goes_on_with_its_own_text_only() -> None:
     glgpt.train("play.txt", out="run", **SMALL)
     glgpt.train(text=PLAY, out="said", **SMALL)

@@ -270,6 +270,7 @@ def test_a_step_that_is_not_finite_changes_nothing(name: str, value: float, firs
         ({"betas": 0.9}, "betas are 0.9"), ({"betas": (0.9, "x")}, "two numbers"),
         ({"eps": 0.0}, "eps is 0.0"), ({"weight_decay": -1}, "weight_decay is -1"),
         ({"seed": -1}, "seed is -1"), ({"seed": 2**32}, "seed"), ({"kernel": "9x9"}, "kernel '9x9'"),
+        ({"recompute": "no"}, "recompute is 'no'"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None:

@@ -206,6 +206,7 @@ def test_texts_that_cannot_be_trained_on() -> None:
         ({"seed": 2**32}, "seed"), ({"speed": 1}, "'speed' is not a setting"), ({"preset": "huge"}, "preset 'huge'"),
         ({"n_head": 3}, "n_embd 8 is not a multiple of n_head 3"), ({"tokenizer": "words"}, "tokenizer 'words'"),
         ({"batch": True}, "batch is True"), ({"eval_every": -1}, "eval_every is -1"),
+        ({"recompute": "no"}, "recompute is 'no'; it must be True or False"), ({"device": 0.5}, "device is 0.5"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused(options: dict[str, Any], why: str) -> None:
