@@ -71,6 +71,7 @@ class LanguageModel:
     _windows: Windows | None = None
     _template: ChatTemplate | None = None
     _grammars: Grammars | None = None
+    adapter: Path | None = None  # folder of the LoRA adapter that was added to the weights
     speculate = False
 
     def __init__(
@@ -88,7 +89,7 @@ class LanguageModel:
         self.formats, self.speculate = weight_formats(checkpoint, dtype), speculate
         self.config, self.tokenizer, self.dtype = checkpoint.config, tokenizer, dtype or default_dtype(checkpoint)
         self.name, self.path = checkpoint.name, checkpoint.path
-        self._adapter = None if checkpoint.adapter is None else checkpoint.adapter.path
+        self.adapter = None if checkpoint.adapter is None else checkpoint.adapter.path
         if note := rounding_of_adapter(checkpoint, self.formats):
             logger.warning("%s", note)
         self.eos_ids = end_of_text(self.path, self.config.vocab_size, tokenizer)
@@ -476,7 +477,7 @@ class LanguageModel:
         self._check_open()
         if not isinstance(self._decoder, Decoder):
             raise GlgptError(f"{self.name} is split over servers, whose caches cannot be saved; load it unsplit")
-        with Checkpoint.open(self.path, self._adapter) as checkpoint:
+        with Checkpoint.open(self.path, self.adapter) as checkpoint:
             digest = model_digest(checkpoint)
         about = {"model": digest, "dtype": str(self.formats), "kernel": self.choice.kernel.label}
         about["cache_dtype"] = "f16" if self.config.half_caches else "f32"

@@ -91,8 +91,9 @@ class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment is stored in textures.
 
     `model` is a configuration such as GPT2Config (fresh weights), a checkpoint's name or folder (None: the embedded
-    model), or a loaded LanguageModel, whose checkpoint is read. Settings are given as one object or by name, as in
-    `Trainer(config, batch=12, lr=1e-3)`; settings of the device (`DeviceSettings`) are given by name.
+    model), or a loaded LanguageModel, whose checkpoint is read, with its adapter added to the weights. Settings are
+    given as one object or by name, as in `Trainer(config, batch=12, lr=1e-3)`; settings of the device
+    (`DeviceSettings`) are given by name.
 
     A step runs `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
     padded and masked, which changes no loss and no gradient. The loss is the mean over all targets of all micro-batches
@@ -127,12 +128,13 @@ class Trainer:
             if isinstance(model, ModelConfig):
                 self.config = model
             else:
+                adapter = None
                 if isinstance(model, LanguageModel):
-                    model = model.path
+                    model, adapter = model.path, model.adapter
                 if model is not None and not isinstance(model, (str, Path)):
                     kind = type(model).__name__
                     raise TypeError(f"model is a {kind}; pass a config, a loaded LanguageModel, a folder or a Hub name")
-                checkpoint = stack.enter_context(Checkpoint.open(model))
+                checkpoint = stack.enter_context(Checkpoint.open(model, adapter))
                 self.config, read = checkpoint.config, checkpoint.read
             longest = min(self.config.n_positions, max(DEFAULT_CONTEXT, settings.context or 0))
             self.config = self.config.with_context(longest)  # for samples; steps use the recipe's context

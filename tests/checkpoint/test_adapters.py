@@ -24,6 +24,7 @@ from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.model import LanguageModel
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
+from glgpt.training.trainer import Trainer
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 QUERIES = "model.layers.0.self_attn.q_proj"
@@ -123,6 +124,17 @@ def test_a_model_with_an_adapter_is_the_merged_model(tmp_path: Path, monkeypatch
             export(GOLDENS / "wide", tmp_path / "b", ExportOptions("f16", adapter=folder), device="software"),
         ]
     assert both[0]["shards"] == both[1]["shards"]
+
+
+def test_a_trainer_starts_from_a_model_with_its_adapter(tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "lora", {"transformer.h.0.mlp.c_fc": (48, 192)})
+    options = {"device": "software", "kernel": "4x4"}
+    with (
+        load(GOLDENS / "wide", adapter=folder, **options) as model,
+        Trainer(model, batch=1, context=4, **options) as trainer,
+    ):
+        for name, values in trainer.parameters().items():
+            np.testing.assert_array_equal(values, model.parameter(name))
 
 
 def test_other_weights_of_a_gguf_file_stay_as_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
