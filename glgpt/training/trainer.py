@@ -21,7 +21,7 @@ from glgpt.errors import GlgptError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
-from glgpt.inference.arguments.checks import integer, token_ids
+from glgpt.inference.arguments.checks import floats, integer, token_ids
 from glgpt.inference.arguments.sampling_options import SamplingKeywords, SamplingOptions
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.generation import GenerationStats
@@ -394,16 +394,24 @@ class Trainer:
         """Replaces every parameter by the one in `arrays`, named and shaped as in `parameters`; keeps the moments.
 
         `steps_done`, which AdamW's bias correction uses, is unchanged too. Waits for the steps in flight; `drain`
-        returns their results.
+        returns their results. Raises GlgptError, and replaces nothing, if a parameter is missing or its shape is wrong.
         """
+        new: Arrays = {}
+        for name, parameter in self.config.parameters.items():
+            if name not in arrays:
+                raise GlgptError(f"{name} is missing; give every parameter, as parameters() does")
+            new[name] = floats(name, arrays[name])
+            if new[name].shape != parameter.shape:
+                raise GlgptError(f"{name} has shape {list(new[name].shape)}; it must have {list(parameter.shape)}")
         self._results = self.drain()
-        for name in self.config.parameters:
-            self.textures.write(name, arrays[name])
+        for name, array in new.items():
+            self.textures.write(name, array)
         self._decoder.forget()
         self._prepared = False
 
     def set_moments(self, tensor: Callable[[str], NDArray[Any]], steps_done: int) -> None:
         """Replaces the moments with `tensor(name)` for each name of `moments`, and sets the number of AdamW's steps."""
+        steps_done = integer("steps_done", steps_done)
         self._settle()
         for name in self.config.parameters:
             for suffix in STATES[1:]:

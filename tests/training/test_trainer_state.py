@@ -283,6 +283,8 @@ def test_bad_arrays_are_refused() -> None:
     x, y = examples()
     with trainer(clip=1, eps=1, weight_decay=1) as t:  # integers are accepted as numbers
         before = t.parameters()
+        name = list(before)[-1]
+        other = {n: a + 1 for n, a in before.items()}
         calls: list[tuple[Callable[[], Any], str]] = [
             (lambda: t.step(x[:1], y), r"inputs \[1, 9\] and targets \[2, 9\] must be rows of ids of the same shape"),
             (lambda: t.step(x, y[:, :3]), r"targets \[2, 3\]"),
@@ -299,6 +301,10 @@ def test_bad_arrays_are_refused() -> None:
             (lambda: list(t.generate_ids([], 1)), "a prompt is 1 to 10 ids below 23"),
             (lambda: list(t.generate_ids([23], 1)), "ids below 23"),
             (lambda: list(t.generate_ids([0] * 11, 1)), "1 to 10 ids"),
+            (lambda: t.set_parameters({n: a for n, a in other.items() if n != name}), f"{name} is missing"),
+            (lambda: t.set_parameters(other | {name: other[name][1:]}), r"shape \[11\]; it must have \[12\]"),
+            (lambda: t.set_parameters(other | {name: "x"}), f"{name} is 'x'; it must be an array of numbers"),
+            (lambda: t.set_moments(other.__getitem__, -1), "steps_done is -1"),
         ]
         for call, message in calls:
             with pytest.raises(GlgptError, match=message):
