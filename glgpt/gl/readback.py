@@ -31,27 +31,30 @@ class Readback:
         return not self._free
 
     def start(self) -> None:
-        """Starts a copy of the textures, with the values that they have after all entries played so far."""
+        """Starts a copy of the textures, with the values that they have after all entries played so far.
+
+        An interrupt (KeyboardInterrupt) discards this copy.
+        """
         self.player.use()
-        self._busy.append(self._free.pop())  # first, so that `drop` finds the buffer if an interrupt stops the copy
         offset = 0
         for name, size in zip(self.names, self._sizes, strict=True):
-            self.player.textures[name].read_into(self._busy[-1], write_offset=offset)
+            self.player.textures[name].read_into(self._free[-1], write_offset=offset)
             offset += size
+        self._busy.append(self._free.pop())
 
     def take(self) -> Sequence[Texels]:
         """Returns the oldest copy: for each texture an array of float32, `[layers, height, width, 4]`.
 
-        Waits until the driver has completed the copy.
+        Waits until the driver has completed the copy. An interrupt (KeyboardInterrupt) leaves the copy in the queue.
         """
         self.player.use()
-        self._free.append(self._busy.popleft())
-        data, found, offset = self._free[-1].read(), [], 0
+        data, found, offset = self._busy[0].read(), [], 0
         for name, size in zip(self.names, self._sizes, strict=True):
             t = self.player.program.textures[name]
             flat = np.frombuffer(data, np.float32, size // 4, offset)
             found.append(flat.reshape(t.layers, t.height, t.width, 4))
             offset += size
+        self._free.append(self._busy.popleft())
         return found
 
     def drop(self) -> None:

@@ -256,12 +256,12 @@ class Trainer:
         self._backward(step)
         b1, b2 = self.recipe.betas
         unbias = {"unbias1": 1 / (1 - b1**step.number), "unbias2": 1 / (1 - b2**step.number)}
-        self.player.play("update", lr=step.lr, **unbias)
         self._decoder.forget()
         self._prepared = False
-        self._readback.start()
-        self._in_flight.append(step)
+        self.player.play("update", lr=step.lr, **unbias)
         self.steps_done = step.number
+        self._readback.start()  # an interrupt discards the result, but the step is done
+        self._in_flight.append(step)
         if step.scale:
             self.loss_scale = step.scale.after_step()
 

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import moderngl
 import numpy as np
 import pytest
 from helpers.tiny_trainer import BATCH, CONFIG, DEVICE, TINY, examples, same, trainer
@@ -232,6 +233,29 @@ def test_results_come_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None
         assert [r.step for r in [*chain(*found), *rest]] == list(range(2, MAX_IN_FLIGHT + 6))
         assert t.drain() == []
         assert [r.loss for r in rest] == sorted((r.loss for r in rest), reverse=True)
+
+
+@pytest.mark.parametrize(("owner", "where"), [(moderngl.Buffer, "read"), (moderngl.TextureArray, "read_into")])
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+def test_results_belong_to_their_steps_after_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, owner: type, where: str, precision: str
+) -> None:
+    """Fails if Ctrl-C, while a step waits for the device, gives later steps the results of other steps, or none."""
+    with trainer(precision=precision) as t:
+        batch, original = examples(), getattr(owner, where)
+
+        def interrupted(*args: Any, **options: Any) -> None:
+            original(*args, **options)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(owner, where, interrupted)
+            t.step(*batch)
+        assert t.steps_done == 1
+        numbers = [r.step for _ in range(MAX_IN_FLIGHT + 4) for r in t.submit(*batch)] + [r.step for r in t.drain()]
+        assert numbers == list(range(1 if where == "read" else 2, MAX_IN_FLIGHT + 6))
+        loss = t.evaluate(*batch)
+        assert t.step(*batch) == pytest.approx(loss, rel=1e-3)
 
 
 # Values that are not finite, and refusals
