@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,23 @@ def test_idle_texts_make_room(goldens: Path) -> None:
         within(decoder.logits()[0], model.logits([*ids, 0])[-1], ATOL, RTOL)
 
 
+def test_abandoned_batches_make_room(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if prompts run one after another because batches that are no longer read still hold rows."""
+    with load(goldens / "dhead2-gelu") as model:
+        prompts = [[i % model.config.vocab_size for i in range(first, first + 20)] for first in range(8)]
+        wanted, sizes, step = alone(model, prompts, 8, eos=False, **SAMPLED), list[int](), BatchDecoder.step
+        for _ in range(6):
+            next(model.generate_batch(prompts, 8)[0])
+
+        def counted(self: BatchDecoder, texts: Sequence[Text], x: Any) -> None:
+            sizes.append(len(texts))
+            step(self, texts, x)
+
+        monkeypatch.setattr(BatchDecoder, "step", counted)
+        assert together(model, prompts, 8, eos=False, **SAMPLED) == wanted
+        assert sizes == [8] * 7
+
+
 def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
     """Fails if an active batch loses its position when another generation uses the model's caches."""
     with load(goldens / "dhead2-gelu") as model:
@@ -241,11 +259,11 @@ def test_a_heap_gives_rows_below_each_other() -> None:
     """Fails if a row is given to two texts, or a free row is never used again."""
     heap = Heap(10)
     assert (heap.take(4, 3), heap.take(4, 4), heap.take(4, 4)) == (0, 3, None)
-    assert heap.room() == 3
+    assert heap.room(range(7)) == 3
     heap.release([0, 1, 2])
     assert (heap.take(3, 3), heap.take(3, 1), heap.take(3, 3)) == (7, 0, None)
     heap.release(range(3, 7))
-    assert heap.room() == 6 and heap.take(6, 6) == 1
+    assert heap.room([0, 7, 8, 9]) == 6 and heap.take(6, 6) == 1
 
 
 def test_a_heap_leaves_no_gaps() -> None:

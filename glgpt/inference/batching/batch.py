@@ -111,10 +111,11 @@ class Heap:
         self._next = first + used
         return first
 
-    def room(self) -> int:
-        """Returns the length of the longest run of free rows."""
-        ends = np.flatnonzero(np.concatenate([[1], self.uses, [1]]))
-        return int(np.diff(ends).max()) - 1
+    def room(self, held: Iterable[int]) -> int:
+        """Returns the length of the longest run of rows that are not in `held`."""
+        uses = np.zeros(len(self.uses) + 2, np.bool_)
+        uses[[0, -1, *(row + 1 for row in held)]] = True
+        return int(np.diff(np.flatnonzero(uses)).max()) - 1
 
     def release(self, rows: Iterable[int]) -> None:
         """Subtracts one text from the count of each of these rows; rows that were taken last can be taken next."""
@@ -212,10 +213,12 @@ class SharedCaches(ABC, Generic[M]):
         self._player = Player(main.device, program, main.options, main.shared() | main.shared("state"))
         self._heap = Heap(rows)
 
-    @property
-    def room(self) -> int:
-        """Length of the longest run of free rows, less the rows that padded steps and copies need."""
-        return self._heap.room() - ops.MAX_ROWS - ADOPTED[0]
+    def room(self, keep: Iterable[M]) -> int:
+        """Returns the length of the longest run of rows for further texts, if only the texts in `keep` keep their rows.
+
+        The rows that padded steps and copies need are subtracted.
+        """
+        return self._heap.room(row for text in keep for row in text.rows) - ops.MAX_ROWS - ADOPTED[0]
 
     @property
     def nbytes(self) -> int:

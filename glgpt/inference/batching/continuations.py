@@ -205,8 +205,12 @@ class Continuations:
         return admitted
 
     def _fits(self, rows: Sequence[Row]) -> bool:
-        """True if the caches can hold these equal prompts, even if they and the active rows grow to full length."""
-        return len(rows[0].ids) + sum(map(self._left, (*rows, *self._live))) <= self.decoder.room
+        """True if the caches can hold these equal prompts, even if they and the active rows grow to full length.
+
+        Other texts, such as those of a batch that is no longer read, may lose their rows.
+        """
+        room = self.decoder.room([row.text for row in self._live if row.text])
+        return len(rows[0].ids) + sum(map(self._left, (*rows, *self._live))) <= room
 
     def _left(self, row: Row) -> int:
         """Returns the maximum number of tokens that a row may still get before it ends or its context is full."""
