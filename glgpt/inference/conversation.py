@@ -136,6 +136,9 @@ class Conversation:
         """Returns the answer to the last message as pieces of text; `last` is its `Generation`.
 
         The answer becomes a message when the iteration ends, even if the iteration is stopped (`close`) or interrupted.
+        It is not added if the iteration never begins, or if the messages have been changed since (by `send`, `edit` and
+        other methods).
+
         Raises GlgptError for settings that cannot be used, and if the last turn, with the system message, exceeds the
         context.
         """
@@ -145,10 +148,10 @@ class Conversation:
             advanced = (integer("seed", seed, 0, MAX_SEED) + self._regenerated) % (MAX_SEED + 1)
             sampling = {**sampling, "seed": advanced}
         self.last = self.model.answer(self.last_prompt, self.tokens, **sampling)
-        return self._streamed(self.last)
+        return self._streamed(self.last, self.messages)
 
-    def _streamed(self, generation: Generation) -> Iterator[str]:
-        messages = self.messages
+    def _streamed(self, generation: Generation, messages: list[dict[str, Any]]) -> Iterator[str]:
+        """Yields the text of a generation, then adds it to `messages`, the conversation's messages when it began."""
         try:
             yield from generation
         finally:

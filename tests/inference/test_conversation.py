@@ -160,6 +160,18 @@ def test_an_answer_that_is_stopped_is_a_message(opened: Callable[..., LanguageMo
     assert conversation.messages[-1] == {"role": "assistant", "content": "".join(pieces)}
 
 
+def test_an_answer_to_earlier_messages_is_not_added(opened: Callable[..., LanguageModel]) -> None:
+    """Fails if an answer that is read late follows a message that it does not answer."""
+    conversation = Conversation(opened(), tokens=4, **GREEDY)
+    first, second = conversation.send("hello"), conversation.send("and you?")
+    assert "".join(first)
+    text = "".join(second)
+    assert [message["content"] for message in conversation.messages] == ["hello", "and you?", text]
+    late = conversation.send("what else?")
+    conversation.clear()
+    assert "".join(late) and not conversation.messages
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GlgptError])
 def test_an_answer_that_cannot_begin_changes_nothing(
     opened: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
