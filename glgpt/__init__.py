@@ -94,6 +94,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Imports a public name at its first use, so that the command `glgpt` starts fast and obeys signals at once."""
+    if name == "data":  # the package, whose functions are used as `glgpt.data.bundled`
+        return import_module("glgpt.data")
     if name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_PACKAGES[name]}"), name)

@@ -90,3 +90,9 @@ def test_dir_shows_the_public_names_and_no_others() -> None:
     """Fails if public names are missing before their first use, or names from typing are listed."""
     code = "import glgpt; print([n for n in dir(glgpt) if not n.startswith('_')] == sorted(glgpt.__all__))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True\n"
+
+
+def test_the_data_package_is_an_attribute() -> None:
+    """Fails if `glgpt.data.bundled` works only after another import of `glgpt.data`."""
+    code = "import glgpt; print(glgpt.data.bundled.__name__)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "bundled\n"
