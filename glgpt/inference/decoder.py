@@ -35,14 +35,20 @@ class Decoder:
     """
 
     def __init__(self, player: Player, context: int, check: Callable[[], None]) -> None:
-        self.player, self.context = player, context
+        self.context = context
         self._check = weakref.WeakMethod(check)  # a method of the model or trainer that holds this decoder
+        self._masked: MaskedSampling | None = None
+        self.attach(player)
+
+    def attach(self, player: Player) -> None:
+        """Switches to another player; active generations fill its caches."""
+        self.close()
+        self.player = player
         self._sizes = programs.recorded_sizes(player.program)
         self._turn: object = None  # the generation whose tokens the caches hold, if any
         self._kept: list[tuple[Chunk, list[int]]] = []  # reusable chunks in the caches, with their ids
         self._chosen = Readback(player, ("token",), 2)
         self._logits = player.program.views["logits"]
-        self._masked: MaskedSampling | None = None
         self.cached = 0  # number of tokens of the last prompt given to `first` that the caches already held
 
     def replace(self, program: Program, context: int) -> None:

@@ -150,6 +150,7 @@ class Trainer:
             self._broken: _Step | None = None  # the first step whose loss or norm was not finite
             self.loss_scale = LossScale() if recipe.precision == "f16" else None  # for the next step
             self._open(recipe)
+            self._decoder = Decoder(self.player, self.config.context, self._prepare)
             try:
                 if read is None:
                     self.player.play("init", seed=self._seed)
@@ -184,7 +185,6 @@ class Trainer:
         self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)
         self._gradients: float | None = 1.0  # loss scale of the stored gradients; None: they are lost
         self._prepared = False  # True if `prepare` was played since the parameters changed
-        self._decoder = Decoder(player, self.config.context, self._prepare)
 
     def _fit_step(self, inputs: NDArray[Any]) -> None:
         """Recompiles if a step's ids, of shape `[accumulate * batch, context]`, do not fit the program."""
@@ -224,6 +224,7 @@ class Trainer:
         self._results = self.drain()
         state, old = self.textures.state(), self.player
         self._open(replace(self.recipe, batch=batch, context=context))
+        self._decoder.attach(self.player)
         old.close()
         self.textures.restore(state.__getitem__)
         self._gradients = None  # not preserved

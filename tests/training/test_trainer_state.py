@@ -175,6 +175,17 @@ def test_gradients_of_another_shape_are_not_made_up() -> None:
             t.step([[1, 2], [1]], [[1, 2], [1]])
 
 
+def test_a_sample_continues_after_the_shape_has_grown() -> None:
+    """Fails if a sample that is being generated keeps using the closed program."""
+    with trainer(context=None) as t:
+        t.step(*examples(context=4))
+        wanted = list(t.generate_ids([1, 2], 6, seed=3))
+        sample = t.generate_ids([1, 2], 6, seed=3)
+        found = [next(sample), next(sample)]
+        t.evaluate(*examples(context=9))
+        assert t.recipe.context > 4 and found + list(sample) == wanted
+
+
 def test_broken_parameters_are_not_saved(tmp_path: Path) -> None:
     with trainer() as t:
         t.save(tmp_path)
