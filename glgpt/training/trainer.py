@@ -130,7 +130,7 @@ class Trainer:
             else:
                 adapter = None
                 if isinstance(model, LanguageModel):
-                    model, adapter = model.path, model.adapter
+                    adapter, model = model.adapter, model.path
                 if model is not None and not isinstance(model, (str, Path)):
                     kind = type(model).__name__
                     raise TypeError(f"model is a {kind}; pass a config, a loaded LanguageModel, a folder or a Hub name")
