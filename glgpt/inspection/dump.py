@@ -14,7 +14,7 @@ import numpy as np
 from glgpt.errors import GlgptError
 from glgpt.inference.arguments.names import selected
 from glgpt.inference.model import LanguageModel
-from glgpt.models.activations import EMBED, PATTERN, RESID_POST, in_block
+from glgpt.models.activations import EMBED, PATTERN, RESID_POST, Activation, in_block
 from glgpt.program.formats import Format
 from glgpt.system.files import holds_manifest, staged_folder, written_whole
 from glgpt.system.outputs import output_folder
@@ -38,6 +38,11 @@ def parse_range(text: str | None, count: int, what: str) -> list[int]:
             raise GlgptError(f"{what} {text!r} are out of range; the model has {what} 0 to {count - 1}")
         chosen.update(range(first, last + 1))
     return sorted(chosen)
+
+
+def heads_in(activation: Activation, chosen: Sequence[int]) -> list[int]:
+    """Returns the chosen heads that the activation has: keys and values may have fewer heads than queries."""
+    return [head for head in chosen if head < activation.heads]
 
 
 @dataclass
@@ -119,7 +124,7 @@ class Dump:
             plots.top_predictions(probabilities[here], words[here], right[here], self.labels[here], title, path)
 
     def named(self, names: Sequence[str]) -> None:
-        """Draws a heat map of each of these activations; for an activation with heads, one for each chosen head."""
+        """Draws a heat map of each of these activations; for one with heads, one for each chosen head that it has."""
         if not names:
             return
         _, cache = self.model.run_with_cache(self.ids, names)
@@ -128,7 +133,7 @@ class Dump:
             if array.ndim == 2:
                 self.heat_map(name, array)
             else:
-                for head in self.heads:
+                for head in heads_in(self.model.config.activations[name], self.heads):
                     self.heat_map(name, array[head], head=head)
 
     def heat_map(self, name: str, array: np.ndarray, folder: str = "", head: int | None = None) -> None:
@@ -206,6 +211,9 @@ def dump(
     what = [n for name in what for n in ([name] if name in GROUPS else selected(name, known, model.name))]
     chosen_layers = parse_range(layers, model.config.n_layer, "layers")
     chosen_heads = parse_range(heads, model.config.n_head, "heads")
+    for own in (model.config.activations[name] for name in what if name not in GROUPS):
+        if own.per_head and not heads_in(own, chosen_heads):
+            raise GlgptError(f"heads {heads!r} are out of range; {own.name} has heads 0 to {own.heads - 1}")
     model.check_ids(ids)
     with staged_folder(checked_out(out)) as folder:
         return _draw(model, ids, folder, what, chosen_layers, chosen_heads, raw, progress)
@@ -234,8 +242,8 @@ def _draw(
     }
     known = model.config.activations
     inspected = list(dict.fromkeys(n for name in what for n in groups.get(name, [name]))) if raw else []
-    per_head = sum(known[name].per_head for name in single)  # number of activations that get a picture for each head
-    job.total = per_head * (len(chosen_heads) - 1) + len(single) + 2 * len(inspected)
+    shown = [len(heads_in(known[name], chosen_heads)) if known[name].per_head else 1 for name in single]
+    job.total = sum(shown) + 2 * len(inspected)
     job.total += ("attention" in what) * (len(chosen_layers) * len(chosen_heads) + 1)
     job.total += ("hidden" in what) * (len(chosen_layers) + 2) + ("logits" in what) * -(-len(ids) // PAGE)
     if "attention" in what:

@@ -20,6 +20,7 @@ from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout
 
 WIDE = Path(__file__).parents[1] / "goldens/wide"  # 2 layers, 4 heads, no tokenizer
+GROUPED = WIDE.with_name("llama-grouped")  # 3 heads of queries, 1 head of keys and values
 IDS = [1, 5, 9, 5, 1, 77]
 Array = np.ndarray[Any, Any]
 F32 = FORMATS["f32"]
@@ -140,6 +141,20 @@ def test_what_the_model_lacks_is_refused(args: list[str], tmp_path: Path, capsys
     assert main(["dump", "--model", str(WIDE), "--ids", "1,2", "--out", str(tmp_path / "new"), *args]) == 2
     assert capsys.readouterr().err.startswith("glgpt: error: ")
     assert not (tmp_path / "new").exists()
+
+
+def test_keys_are_drawn_for_the_heads_that_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if keys of a model with grouped heads are drawn for each of the model's heads."""
+    monkeypatch.setattr(plots, "heat_map", lambda *_: None)
+    progress: list[tuple[int, int]] = []
+    with LanguageModel.from_pretrained(GROUPED) as model:
+        names = ["h.1.attn.k", "h.0.attn.q"]
+        manifest = dump(model, IDS[:5], tmp_path / "a", names, progress=lambda *counts: progress.append(counts))
+        with pytest.raises(GlgptError, match=r"heads '1,2' are out of range; h\.1\.attn\.k has heads 0 to 0"):
+            dump(model, IDS[:5], tmp_path / "b", names, heads="1,2")
+    heads = [(entry["name"], entry["head"]) for entry in manifest["files"]]
+    assert heads == [(names[0], 0), *((names[1], head) for head in range(3))]
+    assert progress[0] == (1, 4) and not (tmp_path / "b").exists()
 
 
 def test_the_command_draws_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
