@@ -108,9 +108,13 @@ def plan_segments(borders: Sequence[int], tokens: int, context: int, known: tupl
 
 
 def upload_ids(player: Player, ids: Sequence[int], size: int) -> None:
-    """Uploads ids, padded with zeros to a chunk of `size` tokens."""
+    """Uploads ids, padded to a chunk of `size` tokens.
+
+    Padding repeats the last id: values of another token could overflow, and attention multiplies values of padding by
+    zero.
+    """
     texels = np.zeros((size, 1, 4), np.float32)
-    texels[: len(ids), 0, 0] = ids
+    texels[:, 0, 0] = np.pad(ids, (0, size - len(ids)), mode="edge")
     player.write(f"ids.{size}", 0, texels)
 
 

@@ -79,7 +79,7 @@ class Windows:
             batch = texts[first : first + size]
             ids, targets = np.zeros((tokens, size)), np.full((tokens, size), -1.0)
             for i, (given, wanted) in enumerate(batch):
-                ids[: len(given), i] = given
+                ids[:, i] = np.pad(given, (0, tokens - len(given)), mode="edge")  # as in `upload_ids`
                 if wanted is not None:
                     targets[: len(wanted), i] = wanted
             for name, numbers in [(f"ids.{tokens * size}", ids), *([("targets", targets)] if losses else [])]:

@@ -119,12 +119,13 @@ def micro_batches(
     """Divides ids and targets, of shape `[n, T]`, into `count` micro-batches of shape `[batch, context]`.
 
     Smaller arrays are padded, with targets of -1. Padding comes after a sequence's tokens, which attend only to earlier
-    tokens, so it does not change their logits; a target of -1 adds nothing to a loss or a gradient. Raises
-    GlgptError if the arrays are too large for `count` micro-batches.
+    tokens, so it does not change their logits; a target of -1 adds nothing to a loss or a gradient. Padding repeats ids
+    of the inputs, since values of other tokens could overflow. Raises GlgptError if the arrays are too large for
+    `count` micro-batches.
     """
     rows, (n, length) = count * batch, inputs.shape
     if n > rows or length > context:
         raise GlgptError(f"inputs are [{n}, {length}]; this trainer takes at most [{rows}, {context}]")
     missing = (0, rows - n), (0, context - length)
-    x, y = np.pad(inputs, missing), np.pad(targets, missing, constant_values=-1)
+    x, y = np.pad(inputs, missing, mode="edge"), np.pad(targets, missing, constant_values=-1)
     return [(x[i : i + batch], y[i : i + batch]) for i in range(0, rows, batch)]

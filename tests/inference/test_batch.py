@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from helpers.chat_models import chat_llama
 from helpers.reference import within
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 from test_model import ATOL, GOLDENS, RTOL, load, reference_of
 
 from glgpt.errors import GlgptError
@@ -295,6 +297,29 @@ def test_logits_of_several_prompts_are_theirs(goldens: Path, name: str) -> None:
         again = model.logits_batch([prompts[0], *changed[1:]])
         assert np.array_equal(again[0], found[0])  # whatever else is in the batch
         assert model.logits_batch([]) == []
+
+
+def test_values_of_a_token_that_the_text_lacks_may_overflow(goldens: Path, tmp_path: Path) -> None:
+    """Fails if texts are padded with another token: attention multiplies its values by 0, and infinity by 0 is NaN."""
+    folder, prompt = shutil.copytree(goldens / "llama-grouped", tmp_path / "model"), [3, 4, 5, 6, 7]
+    for path in folder.glob("*.safetensors"):
+        weights = load_file(path)
+        for name, matrix in weights.items():  # the first column of the residual stream is 0, except after token 0
+            if name.endswith("embed_tokens.weight"):
+                matrix[:, 0] = 0
+                matrix[0] = np.eye(1, matrix.shape[1])
+            elif name.endswith(("o_proj.weight", "down_proj.weight")):
+                matrix[0] = 0
+            elif name.endswith(("gate_proj.weight", "up_proj.weight")):
+                matrix[:, 0] = 1e30
+        save_file(weights, path, {"format": "pt"})
+    with load(folder) as model:
+        with pytest.raises(GlgptError, match="not finite"):
+            model.logits([0, *prompt])
+        logits = model.logits(prompt)
+        within(model.logits_batch([prompt])[0], logits, ATOL, RTOL)
+        wanted = np.logaddexp.reduce(logits[:-1], axis=1) - logits[np.arange(4), prompt[1:]]
+        within(next(iter(model.losses([prompt]))), wanted, ATOL, RTOL)
 
 
 @pytest.mark.parametrize("name", ["dhead2-gelu", "llama3-untied"])

@@ -20,6 +20,7 @@ from glgpt.models.families.llama import LlamaConfig
 from glgpt.program.kernel import KERNELS
 from glgpt.program.spec import Limits
 from glgpt.training.program import Recipe, training_program
+from glgpt.training.textures import micro_batches
 from glgpt.training.trainer import Trainer
 
 LLAMA = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
@@ -206,6 +207,14 @@ def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, 
         assert np.linalg.norm(masked[name].astype(float) - gradient) <= 1e-5 * whole, name
     if "wpe.weight" in masked:
         assert not masked["wpe.weight"][4:].any() and masked["wpe.weight"][:4].all()
+
+
+def test_a_smaller_step_is_padded_with_its_own_ids() -> None:
+    """Fails if padding brings in a token whose values may overflow: infinity by 0 is NaN, also in a gradient."""
+    inputs = np.array([[5, 6, 7], [7, 6, 5]])
+    ((x, y),) = micro_batches(inputs, inputs, 1, 3, 4)
+    assert x.tolist() == [[5, 6, 7, 7], [7, 6, 5, 5], [7, 6, 5, 5]]
+    assert y.tolist() == [[5, 6, 7, -1], [7, 6, 5, -1], [-1, -1, -1, -1]]
 
 
 # Dropout

@@ -1,7 +1,7 @@
 // Tests the engine's logic that needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
 
 import { describe, expect, it, vi } from "vitest";
-import { plan, sizes } from "../src/runtime/engine/chunks";
+import { plan, sizes, writeIds } from "../src/runtime/engine/chunks";
 import { parseIntervention, scales, writeInterventions, written } from "../src/runtime/engine/interventions";
 import { memoryView, statistics } from "../src/runtime/engine/field";
 import { guess, pick, playable } from "../src/runtime/engine/probe";
@@ -53,6 +53,14 @@ describe("chunks", () => {
   });
   it("begin where the caches end", () => {
     expect(plan(41, 256, [256, 64, 16, 1], COSTS, 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
+  });
+  it("are padded with their last id, since values of another token could overflow", () => {
+    const written: number[] = [];
+    const write = (...[, , , , bytes]: Parameters<Player["write"]>) => {
+      written.push(...new Float32Array(bytes.buffer).filter((_, i) => i % 4 === 0));
+    };
+    writeIds({ write } as unknown as Player, [1, 2, 3, 4, 5], { start: 2, valid: 2, size: 4 });
+    expect(written).toEqual([3, 4, 4, 4]);
   });
   it("are named by the entries", () => {
     expect(sizes(["decode", "prefill_16", "prefill_256", "prefill_x"], "prefill_")).toEqual([256, 16]);

@@ -56,10 +56,13 @@ export function plan(
   return chunks;
 }
 
-/** Uploads a chunk's ids, padded with zeros. */
+/**
+ * Uploads a chunk's ids. Padding repeats the last id: values of another token could overflow, and attention multiplies
+ * values of padding by zero.
+ */
 export function writeIds(player: Player, ids: readonly number[], chunk: Chunk): void {
   const texels = new Float32Array(4 * chunk.size);
-  for (let i = 0; i < chunk.valid; i++) texels[4 * i] = ids[chunk.start + i]!;
+  for (let i = 0; i < chunk.size; i++) texels[4 * i] = ids[chunk.start + Math.min(i, chunk.valid - 1)]!;
   player.write(`ids.${chunk.size}`, 0, 0, chunk.size, new Uint8Array(texels.buffer));
 }
 
