@@ -125,7 +125,7 @@ class Sites:
         gain, shift = (rec.fixed(f"edit.{part}.{x.cols}", table, "state") for part in ("gain", "shift"))
         which = rec.fixed(f"edit.{x.name}", Layout(self.config.context, heads), "state")
         if x.role != "state":
-            return ops.edit(rec, x, gain, shift, which, only_row=row)
+            return ops.edit(rec, x, gain, shift, which, only_row=row, scores=activation.kind == "scores")
         ops.place_rows(rec, ops.edit(rec, x, gain, shift, which, one_layer(network.length, x.cols)), x, "pos")
         return x
 

@@ -98,7 +98,7 @@ class Patch(Intervention):
     """Replaces an activation by `values` of its natural shape (see `run_with_cache`), from position `first` on.
 
     Positions after the values are unchanged. For scores and patterns, whose shape is `[n_head, T, T]`, `first` must be
-    0; scores above the diagonal are ignored.
+    0; scores of keys to which a token does not attend are ignored.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Patch(Intervention):
             raise GlgptError(f"{shown}; these have shape {values.shape}, from position {first} on")
         _check_positions(config, first, first + count)
         if activation.kind == "scores":
-            values = np.where(np.tri(count, dtype=bool), values, np.float32(0))
+            values = np.where(activation.attended(0, count, count), values, np.float32(0))
         if not np.isfinite(values).all():
             raise GlgptError(f"{shown} and must be finite; these are not")
         rows = values.transpose(1, 0, 2) if activation.per_head else values

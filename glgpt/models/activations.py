@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from glgpt.program.formats import Floats
 
@@ -102,6 +103,14 @@ class Activation:
             return self.heads, tokens, tokens
         return (self.heads, tokens, self.width) if self.kind == "cache" else (tokens, self.row_width)
 
+    def attended(self, start: int, valid: int, total: int) -> NDArray[np.bool_]:
+        """Returns to which of the first `total` keys each of `valid` tokens from `start` on attends, `[valid, total]`.
+
+        The activation must be scores or a pattern.
+        """
+        keys, at = np.arange(total), start + np.arange(valid)[:, None]
+        return (keys <= at) & (keys > at - (self.window or total))
+
     def natural(self, matrix: Floats, start: int, valid: int, total: int) -> Floats:
         """Returns the values of `valid` tokens from `start` on, in the natural shape without padding.
 
@@ -114,9 +123,7 @@ class Activation:
         if self.square:
             cube = matrix.reshape(-1, self.heads, matrix.shape[1])[:valid, :, :total].transpose(1, 0, 2).copy()
             if self.kind == "scores":
-                keys, at = np.arange(total), start + np.arange(valid)[:, None]
-                beyond = (keys > at) | (keys <= at - self.window if self.window else False)
-                cube[:, beyond] = -np.inf
+                cube[:, ~self.attended(start, valid, total)] = -np.inf
             return cube
         if self.kind == "cache":
             rows = matrix[start : start + valid]

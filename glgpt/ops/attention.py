@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from glgpt.ops.matmul import norm_inputs
 from glgpt.ops.partial_sums import EACH_NEW_ROW, AttendedRow, Normed, PartialSums, Row, Rows
-from glgpt.ops.pointwise import copy, plus
+from glgpt.ops.pointwise import MASKED, copy, plus
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, one_layer
 from glgpt.program.recorder import Cost, Recorder, Window
@@ -22,7 +22,6 @@ from glgpt.program.tensor import Tensor
 
 # Patterns for `set_pattern`: a head attends to all tokens so far equally, to the previous token, or to the first token.
 PATTERNS = ("uniform", "previous", "first")
-MASKED = -1.0e30  # score of a masked key: finite, so that an infinity always means an overflow
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
 ACTIVATIONS = {None: 0, "gelu_new": 1, "gelu": 2, "relu": 3, "silu": 4, "relu2": 5}
+MASKED = -1.0e30  # score of a masked key: finite, so that an infinity always means an overflow
 SOFT_CAP = 6  # code of CAP * tanh(x / CAP) in `activation.glsl`
 
 # Coefficients of ln(erfc(z) exp(z z) / t), with t = 1 / (1 + z/2), as a polynomial in s = 2t - 1, lowest power first:
@@ -90,12 +91,14 @@ def edit(
     which: Tensor,
     out: Layout | None = None,
     only_row: str | None = None,
+    scores: bool = False,
 ) -> Tensor:
     """Records an intervention: y = x gain + shift, with a row of gain and shift chosen for each position and head.
 
     `which` `[positions, heads]` holds the numbers of these rows; 0 leaves x unchanged. x has a row for each head of
     each position from `pos` on; with `only_row`, x has only the rows of position pos + only_row. If x is a state, it
     has a row for each position, and the op reads as many of these rows, from `pos` on, as y has in the layout `out`.
+    With `scores`, x holds attention scores, of which masked ones stay masked.
     The op is not differentiable. Raises ValueError if gain or shift does not have the columns of x.
     """
     if gain.cols != x.cols or shift.cols != x.cols:
@@ -104,6 +107,7 @@ def edit(
     defines: dict[str, int | float | str] = {"PER": which.cols}
     defines |= {"ALL_POSITIONS": 1} if x.role == "state" else {}
     defines |= {"ONLY_ROW": only_row} if only_row else {}
+    defines |= {"MASKED": MASKED} if scores else {}
     rec.emit("edit", {"x": x, "gain": gain, "shift": shift, "which": which}, {"y": y}, defines, label=f"{x.name}.edit")
     return y
 

@@ -49,6 +49,11 @@ def edit(b: Bench, s: SimpleNamespace) -> list[Want]:
     b.pos, b.row, held = s.pos, s.spare, b.held
     rows = held["which"].astype(int)
     wants = [Want(ops.edit(b, x, gain, shift, which), ref.edit(held["x"], held, rows[s.pos : s.pos + s.rows].ravel()))]
+    scores = b.rng.standard_normal((s.rows * s.per, s.cols))
+    scores[b.rng.random(scores.shape) < 0.5] = ref.MASKED
+    y = ops.edit(b, b.given("scores", scores), gain, shift, which, scores=True)
+    edited = ref.edit(held["scores"], held, rows[s.pos : s.pos + s.rows].ravel())
+    wants.append(Want(y, np.where(scores == ref.MASKED, held["scores"], edited)))
     if s.per == 1:
         last = b.normal("last", 1, s.cols)
         y = ops.edit(b, last, gain, shift, which, only_row="row")

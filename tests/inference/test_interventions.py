@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,26 @@ def test_scores_are_scaled_before_the_softmax(model: LanguageModel) -> None:
     np.testing.assert_array_equal(np.delete(found[names[1]], 1, 0), np.delete(plain[names[1]], 1, 0))
     soft = np.exp(wanted[1] - wanted[1].max(-1, keepdims=True))
     np.testing.assert_allclose(found[names[1]][1], soft / soft.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_scores_before_a_window_stay_masked(goldens: Path, tmp_path: Path) -> None:
+    """Fails if an edit of scores makes tokens attend to keys before their window, or a patch may not contain -inf."""
+    folder = shutil.copytree(goldens / "llama-grouped", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mistral", "sliding_window": 5}))
+    names = ["h.0.attn.scores", "h.0.attn.pattern"]
+    ahead = ~np.tri(len(IDS), dtype=bool) | np.tri(len(IDS), k=-5, dtype=bool)
+    with LanguageModel.from_pretrained(folder, device=DEVICE) as model:
+        plain, found = model.run_with_cache(IDS, names)
+        assert (np.isneginf(found[names[0]]) == ahead).all()
+        for change in (Ablate(names[0]), Scale(names[0], -1.0, head=1)):
+            _, changed = model.run_with_cache(IDS, names, interventions=change)
+            assert not changed[names[1]][:, ahead].any()
+            np.testing.assert_allclose(changed[names[1]].sum(-1), 1, atol=1e-5)
+        patched, _ = model.run_with_cache(IDS, names, interventions=Patch(names[0], found[names[0]]))
+        np.testing.assert_allclose(patched, plain, atol=1e-5)
+        hooked, _ = model.run_with_hooks(IDS, {names[0]: lambda scores: 0 * np.maximum(scores, 0)})
+        np.testing.assert_allclose(hooked, logits(model, IDS, Ablate(names[0])), atol=1e-5)
 
 
 def test_edits_of_one_activation_follow_each_other(model: LanguageModel) -> None:
