@@ -1,6 +1,7 @@
 // Tests the engine's logic that needs no browser: chunks, layouts, schemas, sampling, the loader's checks.
 
 import { describe, expect, it, vi } from "vitest";
+import { Capture } from "../src/runtime/engine/capture";
 import { plan, sizes, writeIds } from "../src/runtime/engine/chunks";
 import { parseIntervention, scales, writeInterventions, written } from "../src/runtime/engine/interventions";
 import { memoryView, statistics } from "../src/runtime/engine/field";
@@ -373,6 +374,24 @@ describe("the probe", () => {
   });
   it("takes the first if there was nothing to measure", () => {
     expect(pick([all[1]!], ["textureLod"], {}, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
+  });
+});
+
+describe("captures", () => {
+  it("return -Infinity for scores after the query and before its window", async () => {
+    const view = { texture: "s", rows: 3, cols: 4, tiles: [1, 1], dtype: "f32", panel: 0, stack: 1 };
+    const texels = Float32Array.from([1, 9, 9, 9, 2, 3, 9, 9, -1e30, 4, 5, 9]);
+    const player = {
+      program: { entries: { logits_3: { outputs: { s: view } } } },
+      prepare: () => Promise.resolve(),
+      read: () => Promise.resolve(texels),
+      ...{ write: () => {}, set: () => {}, play: () => {} },
+    };
+    const activations = new Map([["s", { name: "s", kind: "scores", heads: 1, width: 4 }]]);
+    const manifest = { activations, config: { n_positions: 4 }, tuning: { one_captured: 16, per_chunk: 4 } };
+    const found = await new Capture(manifest as unknown as Manifest, player as unknown as Player).run([1, 2, 3], ["s"]);
+    const none = -Infinity;
+    expect(found.get("s")).toEqual({ shape: [1, 3, 3], data: Float32Array.of(1, none, none, 2, 3, none, none, 4, 5) });
   });
 });
 

@@ -4,6 +4,7 @@
 // single query or key are read back, to be shown as numbers.
 
 import { plan, sizes } from "../../runtime/engine/chunks";
+import { MASKED } from "../../runtime/engine/field";
 import { unpack } from "../../runtime/engine/layout";
 import type { Model } from "../../runtime/engine/model";
 import type { Grid, Painter, Slab } from "./painter";
@@ -200,7 +201,7 @@ export class Attention {
     });
   }
 
-  /** Returns, per head, the values of query `t` with keys 0 to `t`. */
+  /** Returns, per head, the values of query `t` with keys 0 to `t`; masked scores are -Infinity. */
   row(layer: number, t: number, kind: Kind): Promise<Float32Array[]> {
     return this.read("attention", layer, t, kind);
   }
@@ -250,6 +251,8 @@ export class Attention {
     const view = this.view(entry, layer, 1, kind);
     const matrix = unpack(view, await player.read(view.texture));
     const { n_head } = manifest.config;
-    return Array.from({ length: n_head }, (_, h) => matrix.slice(h * view.cols, h * view.cols + t + 1));
+    return Array.from({ length: n_head }, (_, h) =>
+      matrix.slice(h * view.cols, h * view.cols + t + 1).map((value) => (value <= MASKED ? -Infinity : value)),
+    );
   }
 }

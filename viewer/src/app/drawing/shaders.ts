@@ -48,8 +48,9 @@ void main() {
   bool some = false;
   for (int t = max(first.y, u_rows.x); t < min(end.y, u_rows.x + u_rows.y); t++) {
     for (int s = first.x; s < min(end.x, u_transposed ? t : t + 1); s++) {
-      some = true;
       float v = at(t, s, head);
+      if (v < -1e29) continue;  // masked
+      some = true;
       v = u_scores ? sign(v) * (1.0 - exp(-abs(v) / ${SCORE_SCALE.toFixed(2)})) : pow(v, ${WEIGHT_EXPONENT.toFixed(2)});
       if (abs(v) > abs(best)) best = v;
     }

@@ -2,6 +2,7 @@
 
 import type { Player } from "../gl/player";
 import { plan, sizes, writeIds, type Chunk } from "./chunks";
+import { MASKED } from "./field";
 import { packRow, unpack } from "./layout";
 import type { Manifest } from "./manifest";
 import type { View } from "../gl/program";
@@ -117,7 +118,8 @@ export class Capture {
           const from = (t * heads + h) * cols;
           const row = (h * total + at) * across;
           data.set(matrix.subarray(from, from + across), row);
-          if (kind === "scores") data.fill(-Infinity, row + at + 1, row + across);
+          if (kind !== "scores") continue;
+          for (let s = 0; s < across; s++) if (s > at || data[row + s]! <= MASKED) data[row + s] = -Infinity;
         }
       }
     }

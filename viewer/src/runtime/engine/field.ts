@@ -11,7 +11,7 @@ import type { Pass, TextureSpec, View } from "../gl/program";
 const MAX_READ_BYTES = 4 << 20;
 const BINS = 48;
 const SAMPLE = 20_000; // number of values from which quantiles are computed
-const MASKED = -1e29; // values up to this one are masked scores
+export const MASKED = -1e29; // values up to this one are masked scores
 
 export interface Field {
   texture: string;

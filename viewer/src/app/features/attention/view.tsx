@@ -406,7 +406,8 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
   const value =
     k > t ? (above.value?.s === k ? above.value.values[t] : undefined) : r?.t === t ? r.values[k] : undefined;
   const name = (i: number) => tokens[i]?.label ?? "";
-  const said = value === undefined ? "…" : shownKind === "pattern" ? `${(100 * value).toFixed(2)}%` : short(value);
+  const number = (v: number) => (shownKind === "pattern" ? `${(100 * v).toFixed(2)}%` : short(v));
+  const said = value === undefined ? "…" : value === -Infinity ? "masked" : number(value);
   const point = (e: MouseEvent) => {
     const [x, y] = fraction(e);
     over.value = [Math.floor(y * total), Math.floor(x * total)];
