@@ -96,13 +96,13 @@ def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -
 def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats:
     """Returns the values of the activations `names` at token `t`, of shape `[rows, columns]`.
 
-    An activation of heads has a row for each head; a row of scores ends at key `t`, which is included.
+    An activation of heads has a row for each head; a row of scores has only the keys to which the token attends.
     """
 
     def of(name: str) -> Floats:
         values = found[name]
         if part_of(name) == SCORES:
-            return values[:, t, : t + 1]
+            return values[:, t, ~np.isneginf(values[0, t])]
         return values[:, t] if values.ndim == 3 else values[t : t + 1]
 
     return np.concatenate([of(name) for name in names])

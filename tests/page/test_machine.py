@@ -47,6 +47,12 @@ def test_a_row_has_all_that_a_token_has(model: LanguageModel) -> None:
     np.testing.assert_array_equal(rows_of(found, ["h.1.mlp.act"], t), found["h.1.mlp.act"][t : t + 1])
 
 
+def test_a_row_of_scores_begins_with_the_window() -> None:
+    """Fails if masked scores of keys before a window are drawn: their -inf would hide all scores of the layer."""
+    scores = np.float32([[[1, -np.inf, -np.inf], [2, 3, -np.inf], [-np.inf, 4, 5]]])
+    assert rows_of({"h.0.attn.scores": scores}, ["h.0.attn.scores"], 2).tolist() == [[4, 5]]
+
+
 def test_a_text_that_ends_with_its_prompt_is_not_recorded(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
