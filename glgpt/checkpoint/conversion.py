@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ _KINDS = {"f32": F32, "f16": F16, "q8": TYPES[NUMBERS["Q8_0"]], "q4": TYPES[NUMB
 # With q4, these tensors are stored in eight bits, as in llama.cpp's mixed types: in four bits, they would lose the most
 # precision.
 _PRECISE = ("token_embd", "output", "attn_v", "ffn_down")
+_BIASES = ("attention_bias", "mlp_bias")  # settings on which the model's list of tensors depends
 
 Progress = Callable[[int, int], None]
 
@@ -91,6 +92,8 @@ def _finite(checkpoint: Checkpoint, name: str, narrow: bool) -> NDArray[Any]:
 
 def _write_file(checkpoint: Checkpoint, path: Path, dtype: str, progress: Progress | None) -> int:
     config = checkpoint.config.to_dict()
+    constants = architecture_for(config).constants
+    _check_kept(checkpoint, {name: config[name] for name in _BIASES if name in config and name in constants}, constants)
     metadata = model_metadata(config, checkpoint.name, _KINDS[dtype].name)
     metadata |= vocabulary(checkpoint.path, checkpoint.config.vocab_size, _ends(checkpoint))
     recommended = recommended_sampling(checkpoint.path)
@@ -142,8 +145,13 @@ def _check_written(checkpoint: Checkpoint, made: Path) -> None:
         found, wanted = again.config.to_dict(), checkpoint.config.to_dict()
         if wanted["model_type"] in architecture_for(wanted).also:
             wanted |= {name: found[name] for name in ("model_type", "architectures")}
-        for name in (key for key in wanted if not _alike(found.get(key), wanted[key])):
-            raise FileError(f"{quoted(checkpoint.path, 300)}: GGUF cannot hold its {name}, {wanted[name]}")
+        _check_kept(checkpoint, wanted, found)
+
+
+def _check_kept(checkpoint: Checkpoint, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raises FileError for a setting that the model has in `wanted`, and not in `found`, the settings in GGUF."""
+    for name in (key for key in wanted if not _alike(found.get(key), wanted[key])):
+        raise FileError(f"{quoted(checkpoint.path, 300)}: GGUF cannot hold its {name}, {wanted[name]}")
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -187,7 +187,7 @@ _ALL = (
             "ffn_down": "mlp.dense_4h_to_h",
         },
         head="embed_out",
-        constants={"hidden_act": "gelu"},
+        constants={"hidden_act": "gelu", "attention_bias": True},
         fused=("attn_qkv",),
         share="rotary_pct",
     ),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from helpers.command_line import refused
 from helpers.gguf_files import LLAMA, VOCAB, llama, tokenizer
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers
 
@@ -23,6 +24,7 @@ from glgpt.errors import FileError, GlgptError
 from glgpt.gguf.block_types import NUMBERS, TYPES
 from glgpt.gguf.quantize import encode
 from glgpt.gguf.reader import open_gguf
+from glgpt.models import from_dict
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.text.untrusted.chat import load_chat
 
@@ -54,6 +56,25 @@ def test_a_model_survives_both_formats(tmp_path: Path, name: str) -> None:
             np.testing.assert_array_equal(tensors[tensor], values.astype(np.float32))
         assert {k: v for k, v in again.items() if k != "n_inner"} == {k: v for k, v in config.items() if k != "n_inner"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "setting"),
+    [("llama", "mlp_bias"), ("olmo2", "attention_bias"), ("qwen3", "attention_bias"), ("gpt_neox", "attention_bias")],
+)
+def test_biases_that_gguf_cannot_hold_are_named(tmp_path: Path, model_type: str, setting: str) -> None:
+    """Fails if the error names a tensor of a temporary file, or the weights are written first."""
+    fields = json.loads((GOLDENS / "llama-grouped/config.json").read_text())
+    fields |= {"model_type": model_type, setting: model_type != "gpt_neox", "rotary_pct": 1.0}
+    weights = {name: np.zeros(each.shape, np.float32) for name, each in from_dict(fields).file_tensors.items()}
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(fields))
+    save_file(weights, folder / "model.safetensors")
+    calls: list[tuple[int, int]] = []
+    with pytest.raises(FileError, match=f"model: GGUF cannot hold its {setting}, {fields[setting]}"):
+        convert(folder, tmp_path / "a.gguf", progress=lambda *counts: calls.append(counts))
+    assert not calls and list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("f16", 1e-3), ("q8", 0.01), ("q4", 0.1)])
