@@ -16,7 +16,7 @@ from glgpt.errors import GlgptError, written
 from glgpt.gguf.splits import PAGE_PATTERNS
 from glgpt.inference.model import LanguageModel
 from glgpt.models.activations import LOGITS
-from glgpt.ops.attention import MASKED
+from glgpt.ops.pointwise import MASKED
 from glgpt.page.documents.manifest import Piece, Shard
 from glgpt.page.documents.reference import Reference
 from glgpt.program.formats import Floats
