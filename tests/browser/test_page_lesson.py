@@ -282,4 +282,4 @@ def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
     assert len(set(titles)) == 10 and "tour=" not in page.url
     page.evaluate("location.hash = '#prompt=To+be&tokens=3&tour=6'")
     page.get_by_role("heading", name="The residual stream").wait_for()
-    assert page.get_by_role("region", name="Blocks").is_visible()
+    page.get_by_role("region", name="Blocks").wait_for()

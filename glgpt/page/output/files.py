@@ -16,7 +16,6 @@ from glgpt.errors import GlgptError, written
 from glgpt.gguf.splits import PAGE_PATTERNS
 from glgpt.inference.model import LanguageModel
 from glgpt.models.activations import LOGITS
-from glgpt.ops.pointwise import MASKED
 from glgpt.page.documents.manifest import Piece, Shard
 from glgpt.page.documents.reference import Reference
 from glgpt.program.formats import Floats
@@ -127,19 +126,13 @@ def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[s
         "device": model.device.renderer,
         "tolerance": Tolerance.of(model.dtype, config.n_layer, same_weights=True).as_json(),
         "logits": {"first": first, "data": _floats(logits[first:])},
-        "activations": {name: _floats(_as_stored(_last(found[name]))) for name in names if name != LOGITS},
+        "activations": {name: _floats(_last(found[name])) for name in names if name != LOGITS},
     }
 
 
 def _last(array: Floats) -> Floats:
     """Returns the last token's values: `[T, width]` -> `[width]`, `[heads, T, n]` -> `[heads, n]`."""
     return np.ascontiguousarray(array[..., -1, :])
-
-
-def _as_stored(array: Floats) -> Floats:
-    """Replaces -inf by `MASKED`: textures hold this finite score for keys outside an attention window."""
-    found: Floats = np.maximum(array, np.float32(MASKED))
-    return found
 
 
 def _floats(array: np.ndarray) -> str:
