@@ -39,8 +39,9 @@ WIDTH = 120  # maximum characters of a line
 def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
     """Returns a JSON value in TypeScript; `quote` quotes all keys, and leaves out trailing commas, as JSON requires.
 
-    The value is on one line if it fits into a line after `before` characters, or if `before` is 0. Otherwise, each item
-    has a line, indented by `indent` + 2 spaces, and the closing bracket is indented by `indent` spaces.
+    `before` is the number of characters that precede the value on its line; 0 means that the length does not matter.
+    The value is on one line if it fits there. Otherwise, each item has a line, indented by `indent` + 2 spaces, and
+    the closing bracket is indented by `indent` spaces.
     """
     if isinstance(value, dict):
         keys = [name if name.isidentifier() and not quote else json.dumps(name) for name in value]
@@ -127,8 +128,8 @@ ORDER = ("$schema", "$id", "title", "description", "type", "additionalProperties
 def ordered(schema: Any) -> Any:
     """Returns a schema as written to a file: with its keys in order and without `tsType`, which only TypeScript needs.
 
-    Schemas of items or fields that match every value are removed too: because of them, the page would visit each of a
-    tokenizer's 100,000 tokens without checking anything.
+    Also removes `items` and `additionalProperties` where they accept every value: they check nothing, but the page
+    would visit each of a tokenizer's 100,000 tokens.
     """
     if isinstance(schema, list):
         return [ordered(item) for item in schema]
@@ -343,7 +344,7 @@ DOCUMENTS: dict[str, tuple[Any, str]] = {
     "shape": (player.ShapeDescription, "manifest"),
     "packed": (packed.Packed, "program"),
 }
-UNCHECKED = ("shape", "packed")  # files that a page verifies by their SHA-256: they have types, but no schema
+UNCHECKED = ("shape", "packed")  # no schema, only types: a page verifies these files by SHA-256
 
 
 def page_documents(schemas: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

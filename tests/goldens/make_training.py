@@ -5,7 +5,7 @@ The folder holds a float16 checkpoint and `training.npz`, with these arrays:
 - `inputs` and `targets` [steps, batch, context]
 - `setting.NAME`: the settings of AdamW (only matrices decay) and of clipping
 - `logits` of the first batch before the first step
-- `losses` and `norms`: the loss and the norm of all gradients in each step
+- `losses` and `norms`: for each step, its loss, and the norm of all gradients together
 - `norm.NAME` and `slice.NAME`: the norm of a parameter's gradient in the first step, and up to sixteen of its values,
   evenly spaced
 """

@@ -19,7 +19,7 @@ from glgpt.selftest.draw import Result
 from glgpt.selftest.suite import cases, read_document
 
 OPS = ["multiply", "norm"]
-# Emulated drivers: what a shader stores instead of the float v
+# Expressions that `storing` stores instead of the float v, to emulate drivers
 ROUNDED = "uintBitsToFloat((floatBitsToUint(v) + 0x1000u) & 0xffffe000u)"  # ten bits of the fraction, as mediump has
 FLUSHED = "(v * vec4(greaterThan(abs(v), vec4(1.2e-38))))"
 

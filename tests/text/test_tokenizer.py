@@ -309,8 +309,8 @@ def test_damaged_tokenizer_json(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize(("there", "missing"), [("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")])
-def test_half_a_tokenizer_is_none(tmp_path, there, missing):
-    """Fails if GPT-2's tokenizer is used instead: its ids have another meaning."""
+def test_half_a_tokenizer_is_an_error(tmp_path, there, missing):
+    """Fails if a folder with only one of the two files gets GPT-2's tokenizer instead of an error."""
     (tmp_path / there).write_text("{}")
     with pytest.raises(GlgptError, match=f"{missing} is missing"):
         load_tokenizer(tmp_path, 50257)

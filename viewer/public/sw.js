@@ -1,6 +1,7 @@
 // Service worker: caches one complete version of the page for offline visits. Weights and other verified files are
 // cached by the page's own code.
-const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`; // the files of a version are in `CACHE id`
+const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`; // holds the id of the complete version
+// The files of that version are in the cache `${CACHE} ${id}`.
 let keeping = Promise.resolve();
 
 self.addEventListener("install", () => self.skipWaiting());
