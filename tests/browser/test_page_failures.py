@@ -714,7 +714,7 @@ def test_a_character_that_the_vocabulary_lacks_stops_the_text_alone(
         page.route(f"**/{name}", answering(document))
     page.goto(serve(exported))
     page.get_by_text("The model's vocabulary lacks a character of this text.").first.wait_for()
-    assert page.evaluate("glgpt.generate({ids: [1, 2], tokens: 2}).then((r) => r.ids.length)") == 2
+    assert page.evaluate("glgpt.generate({ids: [1, 2], tokens: 2, eos: false}).then((r) => r.ids.length)") == 2
 
 
 class Liar(SimpleHTTPRequestHandler):

@@ -135,7 +135,7 @@ def test_training_continues_while_its_model_is_looked_at(trainee: Any) -> None:
 
     page.evaluate("glgpt.training.reset()")  # also removes the model in training
     page.wait_for_function("glgpt.used === 'own'", SLOW)
-    assert page.evaluate("glgpt.generate({prompt: 'A', tokens: 2}).then((r) => r.ids.length)") == 2
+    assert page.evaluate("glgpt.generate({prompt: 'A', tokens: 2, eos: false}).then((r) => r.ids.length)") == 2
     page.wait_for_function("!document.querySelector('.models-chip')")
 
 

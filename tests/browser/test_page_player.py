@@ -276,7 +276,7 @@ def test_a_link_is_fetched_after_the_visitor_agrees(
     page.get_by_role("button", name="Fetch the model").click()
     page.wait_for_function(ANSWERED)
     load(page)
-    assert page.evaluate("glgpt.generate({prompt: 'hello', tokens: 2}).then((g) => g.ids.length)") == 2
+    assert page.evaluate("glgpt.generate({prompt: 'hello', tokens: 2, eos: false}).then((g) => g.ids.length)") == 2
     page.goto(page.url.replace(elsewhere, "https://models.example"))
     page.reload()
     page.get_by_role("button", name="Fetch the model").click()
