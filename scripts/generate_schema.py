@@ -72,10 +72,18 @@ def constants(about: str, values: dict[str, Any]) -> str:
 
 
 def pre_tokenizers() -> str:
-    """Returns the TypeScript module with the constants of GGUF's tokenizers."""
+    """Returns the TypeScript module with the constants of GGUF's tokenizers.
+
+    `PRE_TOKENIZERS` maps the name of a pre-tokenizer to the index of its steps in `STEPS`.
+    """
     names = "NORMAL UNKNOWN CONTROL USER_DEFINED UNUSED BYTE MAX_MERGES MAX_TOKEN MAX_CHARACTERS NO_TOKEN BLANK ROLES"
-    names += " ENDS WHOLE_WORDS PRE_TOKENIZERS"
+    names += " ENDS WHOLE_WORDS NORMALIZERS"
     values = {name: getattr(tokenizer_files, name) for name in names.split()}
+    steps: list[Any] = []  # several pre-tokenizers have the same steps
+    for found in tokenizer_files.PRE_TOKENIZERS.values():
+        steps += [] if found in steps else [found]
+    values["STEPS"] = steps
+    values["PRE_TOKENIZERS"] = {name: steps.index(found) for name, found in tokenizer_files.PRE_TOKENIZERS.items()}
     return constants("The tokenizers of GGUF files, as in glgpt/gguf/tokenizer_files.py.", values)
 
 

@@ -21,15 +21,14 @@ export const ROLES = {
 } as const;
 export const ENDS = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"] as const;
 export const WHOLE_WORDS = ["llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"] as const;
-export const PRE_TOKENIZERS = {
-  "gpt-2": [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
-  "phi-2": [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
-  olmo: [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
-  smollm: [
+export const NORMALIZERS = { qwen2: { type: "NFC" } } as const;
+export const STEPS = [
+  [{ type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }],
+  [
     { type: "Digits", individual_digits: true },
     { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true },
   ],
-  "llama-bpe": [
+  [
     {
       type: "Split",
       pattern: {
@@ -40,62 +39,7 @@ export const PRE_TOKENIZERS = {
     },
     { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
   ],
-  llama3: [
-    {
-      type: "Split",
-      pattern: {
-        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-      },
-      behavior: "Isolated",
-      invert: false,
-    },
-    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
-  ],
-  "llama-v3": [
-    {
-      type: "Split",
-      pattern: {
-        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-      },
-      behavior: "Isolated",
-      invert: false,
-    },
-    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
-  ],
-  falcon3: [
-    {
-      type: "Split",
-      pattern: {
-        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-      },
-      behavior: "Isolated",
-      invert: false,
-    },
-    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
-  ],
-  dbrx: [
-    {
-      type: "Split",
-      pattern: {
-        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-      },
-      behavior: "Isolated",
-      invert: false,
-    },
-    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
-  ],
-  "smaug-bpe": [
-    {
-      type: "Split",
-      pattern: {
-        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-      },
-      behavior: "Isolated",
-      invert: false,
-    },
-    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
-  ],
-  qwen2: [
+  [
     {
       type: "Split",
       pattern: {
@@ -106,18 +50,7 @@ export const PRE_TOKENIZERS = {
     },
     { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
   ],
-  "deepseek-r1-qwen": [
-    {
-      type: "Split",
-      pattern: {
-        Regex: "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-      },
-      behavior: "Isolated",
-      invert: false,
-    },
-    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
-  ],
-  tekken: [
+  [
     {
       type: "Split",
       pattern: {
@@ -128,7 +61,7 @@ export const PRE_TOKENIZERS = {
     },
     { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
   ],
-  default: [
+  [
     { type: "Split", pattern: { Regex: "[\\p{P}\\$\\+<=>\\^~\\|]+" }, behavior: "Isolated", invert: false },
     {
       type: "Split",
@@ -140,4 +73,20 @@ export const PRE_TOKENIZERS = {
     { type: "Split", pattern: { Regex: "[0-9][0-9][0-9]" }, behavior: "Isolated", invert: false },
     { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false },
   ],
+] as const;
+export const PRE_TOKENIZERS = {
+  "gpt-2": 0,
+  "phi-2": 0,
+  olmo: 0,
+  smollm: 1,
+  "llama-bpe": 2,
+  llama3: 2,
+  "llama-v3": 2,
+  falcon3: 2,
+  dbrx: 2,
+  "smaug-bpe": 2,
+  qwen2: 3,
+  "deepseek-r1-qwen": 3,
+  tekken: 4,
+  default: 5,
 } as const;

@@ -72,7 +72,7 @@ const SPECIAL = new Map<number, boolean>([
   [gguf.UNKNOWN, true],
   [gguf.USER_DEFINED, false],
 ]);
-const [BYTE_LEVEL] = gguf.PRE_TOKENIZERS["gpt-2"];
+const [BYTE_LEVEL] = gguf.STEPS[gguf.PRE_TOKENIZERS["gpt-2"]];
 
 class Reader {
   private readonly types: ArrayLike<number>;
@@ -168,9 +168,9 @@ class Reader {
       const known = Object.keys(gguf.PRE_TOKENIZERS).join(", ");
       throw new PageError(`${this.name}: the pre-tokenizer ${shown(pre)} is not supported; supported are ${known}`);
     }
-    const steps = gguf.PRE_TOKENIZERS[pre as keyof typeof gguf.PRE_TOKENIZERS];
+    const steps = gguf.STEPS[gguf.PRE_TOKENIZERS[pre as keyof typeof gguf.PRE_TOKENIZERS]];
     return {
-      normalizer: pre === "qwen2" ? { type: "NFC" } : null,
+      normalizer: (gguf.NORMALIZERS as Partial<Record<string, { type: "NFC" }>>)[pre] ?? null,
       pre_tokenizer: steps.length > 1 ? { type: "Sequence", pretokenizers: steps } : steps[0],
       decoder: BYTE_LEVEL,
       model: { type: "BPE", vocab: Object.fromEntries(this.vocab), merges, ignore_merges: isWhole(pre) },
