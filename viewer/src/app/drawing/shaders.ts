@@ -1,6 +1,7 @@
 // Fragment shaders that draw the model's textures.
 
 import COMMON from "../../../../glsl/tensor.glsl?raw";
+import { MASKED } from "../../runtime/engine/field";
 import type { Format } from "../../runtime/engine/formats";
 import type { Dtype, Integers } from "../../runtime/gl/program";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
@@ -49,7 +50,7 @@ void main() {
   for (int t = max(first.y, u_rows.x); t < min(end.y, u_rows.x + u_rows.y); t++) {
     for (int s = first.x; s < min(end.x, u_transposed ? t : t + 1); s++) {
       float v = at(t, s, head);
-      if (v < -1e29) continue;  // masked
+      if (v <= ${MASKED}) continue;
       some = true;
       v = u_scores ? sign(v) * (1.0 - exp(-abs(v) / ${SCORE_SCALE.toFixed(2)})) : pow(v, ${WEIGHT_EXPONENT.toFixed(2)});
       if (abs(v) > abs(best)) best = v;

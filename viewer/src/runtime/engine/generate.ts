@@ -135,7 +135,7 @@ export class TextGenerator {
           tokens = await forced.step(stretch, taken, allowed, matcher);
           if (!tokens.length) {
             decoded = taken + 1 < count && sizes.groups > 1 && sampling.readsOnlyToken(sampler, run.alternatives);
-            tokens = [await this.allowed(stretch, taken, allowed, decoded ? first + taken : null)];
+            tokens = [await this.allowed(stretch, taken, allowed, decoded)];
             if (taken) {
               const ms = performance.now() - start; // the first token's time would include the prompt
               forced.plainToken(ms);
@@ -158,26 +158,26 @@ export class TextGenerator {
   }
 
   /**
-   * Chooses a token from those that a constraint allows. `taken`: the number of the stretch's earlier tokens. With
-   * `position`, the token's position, the decode of the token is issued before the page has read the token.
+   * Chooses a token from those that a constraint allows. `taken`: the number of the stretch's earlier tokens. If
+   * `early`, issues the token's decode before the page has read the token.
    */
   private async allowed(
     { text, run, sampler, drawn }: Stretch,
     taken: number,
     allowed: Allowed,
-    position: number | null,
+    early: boolean,
   ): Promise<Token> {
     const { cache, sampling, reader } = this.model;
-    const step = drawn + taken;
+    const [step, position] = [drawn + taken, text.length];
     const choosing = sampler.adjusts ? null : sampling.chooseAllowed(sampler, step, allowed, run.alternatives);
     choosing?.catch(() => {}); // awaited below
     reader.close();
-    if (position !== null) this.decodeNow(position);
+    if (early) this.decodeNow(position);
     const chosen = await choosing;
     if (chosen) return chosen;
-    if (position !== null) cache.again(text); // the device no longer holds the logits before this token
+    if (early) cache.again(text); // the device no longer holds the logits before this token
     const token = await sampling.fromRow(text, sampler, step, run.alternatives, allowed);
-    if (position !== null) this.decodeNow(position);
+    if (early) this.decodeNow(position);
     return token;
   }
 
