@@ -28,12 +28,19 @@ const float FREQUENCY[HALF] = float[](FREQUENCIES);
 
 #include "circle.glsl"
 
-vec2 turn(float angle) {
-#ifdef FACTOR
-  return FACTOR * on_circle(angle);
-#else
-  return on_circle(angle);
+#ifndef FACTOR
+#define FACTOR 1.0
 #endif
+
+// Computes the cosines and sines of the angles by which four columns of a head, from column `first` on, are rotated at a
+// position, times FACTOR. In the first half of the rotated columns, sines are negated.
+void cos_sin(int position, int first, out vec4 cosines, out vec4 sines) {
+  for (int k = 0; k < 4; k++) {
+    int c = min(first + k, ROTATED - 1);
+    vec2 a = FACTOR * on_circle(float(position) * FREQUENCY[c < HALF ? c : c - HALF]);
+    cosines[k] = a.x;
+    sines[k] = c < HALF ? -a.y : a.y;
+  }
 }
 #endif
 
@@ -80,6 +87,14 @@ void main() {
 #define INSIDE(c4) (4 * c4 < Y_COLS)
 #endif
 #ifdef FREQUENCIES
+  vec4 cosines, sines;
+#if Y_TR == 1 && Y_W % D4 == 0 && !defined(INTO)
+  // All columns of this fragment have the same place in their heads, so their angles are equal.
+  cos_sin(POSITION(min(p.y, Y_ROWS - 1)), p.x % D4 * 4, cosines, sines);
+#define ANGLES_OF_TILE(position, first)
+#else
+#define ANGLES_OF_TILE(position, first) cos_sin(position, first, cosines, sines);
+#endif
 #define ROTATE(n, i, j) { \
     int r = min(i * Y_H + p.y, Y_ROWS - 1), c4 = COLUMN(j), head = c4 / D4 * D4, first = c4 % D4 * 4; \
     v[n] = vec4(0.0); \
@@ -93,14 +108,10 @@ void main() {
           other[k] = VALUE(SOURCE(r), head + c / 4)[c % 4]; \
         } \
       } \
+      ANGLES_OF_TILE(POSITION(r), first) \
       for (int k = 0; k < 4; k++) { \
         int c = first + k; \
-        if (c < ROTATED) { \
-          vec2 a = turn(float(POSITION(r)) * FREQUENCY[c < HALF ? c : c - HALF]); \
-          v[n][k] = own[k] * a.x + (c < HALF ? -other[k] : other[k]) * a.y; \
-        } else if (c < D_HEAD) { \
-          v[n][k] = own[k]; \
-        } \
+        if (c < D_HEAD) v[n][k] = c < ROTATED ? own[k] * cosines[k] + other[k] * sines[k] : own[k]; \
       } \
     } \
   }
