@@ -291,8 +291,9 @@ def formats() -> str:
     for name, fmt in ALL.items():
         coding = fmt.coding
         levels = {} if coding is None else {
-            "memory": f"{'u' if coding.minimum else 'i'}{coding.bits}", "bits": coding.bits, "group": coding.group,
-            "scaleRows": coding.scale_rows, "minimum": coding.minimum, "wide": coding.wide,
+            "memory": f"{'u' if coding.unsigned else 'i'}{coding.bits}", "bits": coding.bits, "group": coding.group,
+            "scaleRows": coding.scale_rows, "minimum": coding.minimum, "signed": not coding.unsigned,
+            "wide": coding.wide,
         }  # fmt: skip
         found[name] = {"texture": fmt.texture, "columnTiles": fmt.column_tiles_per_texel, **levels}
     return constants("Storage formats, as in glgpt/program/formats.py.", {"FORMATS": found})

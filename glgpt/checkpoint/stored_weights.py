@@ -24,7 +24,7 @@ from glgpt.system.processors import available_processors
 # are -8 to 7; in q4, they become 0 to 15, with a minimum of -8 times the scale.
 FORMAT_OF = {
     "Q8_0": "q8", "Q5_0": "q8", "Q4_0": "q4", "Q4_1": "q4", "Q5_1": "q5_1", "Q4_K": "q4_k", "Q5_K": "q5_k",
-    "Q6_K": "q6_k", "Q3_K": "q6_k", "IQ4_NL": "q8", "IQ4_XS": "q6_k",
+    "Q6_K": "q6_k", "Q2_K": "q2_k", "Q3_K": "q6_k", "IQ4_NL": "q8", "IQ4_XS": "q6_k",
 }  # fmt: skip
 _CHUNK = 1 << 20  # values compared at once
 SAMPLE = 4096  # values of a tensor that are tested for float16; only if it holds them exactly, all values are read

@@ -147,6 +147,13 @@ def _q5_k(data: Bytes) -> Parts:
     return *_scales(data), _halves(data[:, 48:]) | bits.reshape(len(data), 256)
 
 
+def _q2_k(data: Bytes) -> Parts:
+    levels = data[:, 16:80].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
+    scale = _half(data, 80).astype(np.float32) * (data[:, :16] & 15)
+    minimum = _half(data, 82).astype(np.float32) * (data[:, :16] >> 4)
+    return scale, -minimum, levels.reshape(-1, 256)
+
+
 def _q3_k(data: Bytes) -> Parts:
     low = data[:, 32:96].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
     third = (data[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 2  # bit i belongs to values 32 i on
@@ -190,6 +197,7 @@ TYPES = {
     6: TensorType("Q5_0", 32, 22, unpack=_q5_0),
     7: TensorType("Q5_1", 32, 24, unpack=_q5_1),
     8: TensorType("Q8_0", 32, 34, unpack=_q8_0),
+    10: TensorType("Q2_K", 256, 84, group=16, unpack=_q2_k),
     11: TensorType("Q3_K", 256, 110, group=16, unpack=_q3_k),
     12: TensorType("Q4_K", 256, 144, unpack=_q4_k),
     13: TensorType("Q5_K", 256, 176, unpack=_q5_k),
@@ -200,7 +208,7 @@ TYPES = {
 }
 # Names of unsupported types by their numbers, for error messages.
 OTHERS = {
-    9: "Q8_1", 10: "Q2_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
     39: "MXFP4",
 }  # fmt: skip

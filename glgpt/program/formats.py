@@ -170,6 +170,7 @@ STORED = {
         _quantised("q4_k", Coding(4, minimum=True, wide=True)),
         _quantised("q5_k", Coding(8, minimum=True, wide=True)),
         _quantised("q6_k", Coding(8, group=16, wide=True)),
+        _quantised("q2_k", Coding(8, group=16, minimum=True, wide=True, signed=True)),  # holds every type of GGUF
     )
 }
 ALL = FORMATS | STORED

@@ -34,14 +34,21 @@ SPREADS = (0.0, -1.0, -0.5, 0.5, 1.0)
 class Coding:
     """The numbers that a quantised format stores.
 
-    Levels have `bits` bits, and `group` rows of a column share a scale. With `minimum`, levels are not negative and
-    each group has a minimum; otherwise levels are signed. Scales and minima are float16, or float32 if `wide`.
+    Levels have `bits` bits, and `group` rows of a column share a scale. With `minimum`, each group has a minimum, and
+    levels are not negative unless they are `signed`. Without it, levels are signed. Scales and minima are float16, or
+    float32 if `wide`.
     """
 
     bits: int
     group: int = 32
     minimum: bool = False
     wide: bool = False
+    signed: bool = False
+
+    @property
+    def unsigned(self) -> bool:
+        """True if levels are never negative."""
+        return self.minimum and not self.signed
 
     @property
     def tiles(self) -> int:
@@ -52,7 +59,7 @@ class Coding:
     def range(self) -> tuple[int, int]:
         """Returns the lowest and the highest level that `quantise` uses."""
         most = 2 ** (self.bits - 1) - 1
-        return (0, 2 * most + 1) if self.minimum else (-most, most)
+        return (0, 2 * most + 1) if self.unsigned else (0 if self.minimum else -most, most)
 
     @property
     def scale_rows(self) -> int:
@@ -84,7 +91,7 @@ class Coding:
         The result has the memory order of the arrays of levels.
         """
         bits, parts = self.bits, list[NDArray[Any]](map(_as_bytes, tiles))
-        if not self.minimum and bits < 8:
+        if not self.unsigned and bits < 8:
             parts = [part & np.uint8(2**bits - 1) for part in parts]
         while len(parts) > 1:  # joins pairs of neighbours in the narrowest integers that hold both
             dtype = np.dtype(f"u{max(1, bits // 4)}")
@@ -98,7 +105,7 @@ class Coding:
         words = np.ascontiguousarray(texels)[..., None, :].view(np.uint32)
         up = (32 - self.bits - self.bits * np.arange(self.tiles, dtype=np.uint32))[:, None]
         top = words << up
-        found = (top if self.minimum else top.view(np.int32)) >> (32 - self.bits)
+        found = (top if self.unsigned else top.view(np.int32)) >> (32 - self.bits)
         levels: Floats = found.reshape(*texels.shape[:-1], 4 * self.tiles).astype(np.float32)
         return levels
 

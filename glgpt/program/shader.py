@@ -139,7 +139,7 @@ def _rows(name: str, layout: Layout) -> list[str]:
 
 def _levels_in_place(upper: str, coding: Coding) -> list[str]:
     """Returns GLSL for levels times a power of two: the bits of a level stay in place, which saves a shift."""
-    if not coding.minimum:
+    if not coding.unsigned:
         return [f"#define {upper}_PLACED(t, tile) {upper}_DECODE(t, tile)", f"#define {upper}_UNIT(tile) 1.0"]
     bits, top = coding.bits, coding.tiles - 1  # a level in the top bits could be negative: it is shifted
     placed = f"(tile) == {top} ? (t) >> {32 - bits} : (t) & ({2**bits - 1}u << uint({bits} * (tile)))"

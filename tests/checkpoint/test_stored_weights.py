@@ -27,7 +27,7 @@ from glgpt.program.weight_formats import StoredFormats
 
 FORMATS = {
     "F32": "f32", "F16": "f16", "BF16": "f32", "Q8_0": "q8", "Q5_0": "q8", "Q4_0": "q4", "Q4_1": "q4", "Q5_1": "q5_1",
-    "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k", "Q3_K": "q6_k", "IQ4_NL": "q8", "IQ4_XS": "q6_k",
+    "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k", "Q2_K": "q2_k", "Q3_K": "q6_k", "IQ4_NL": "q8", "IQ4_XS": "q6_k",
 }  # fmt: skip
 DOWN = "layers.0.mlp.down_proj.weight"
 
@@ -52,7 +52,7 @@ def check(path: Path, formats: Mapping[str, str], **options: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", mostly_soak(FORMATS, ("BF16", "Q8_0", "Q4_1", "Q6_K", "IQ4_XS")))
+@pytest.mark.parametrize("kind", mostly_soak(FORMATS, ("BF16", "Q8_0", "Q4_1", "Q6_K", "IQ4_XS", "Q2_K")))
 def test_textures_hold_the_numbers_of_every_type(tmp_path: Path, kind: str) -> None:
     """Fails if a weight is rounded, permuted or read with the wrong scale."""
     path = wide_llama(tmp_path / "model.gguf", {}, kind)

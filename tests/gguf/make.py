@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 
 TYPES = {"F16": 2, "BF16": 2, "Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34, "Q4_K": 144, "Q5_K": 176,
-         "Q6_K": 210, "Q3_K": 110, "IQ4_NL": 18, "IQ4_XS": 136}  # fmt: skip
+         "Q6_K": 210, "Q2_K": 84, "Q3_K": 110, "IQ4_NL": 18, "IQ4_XS": 136}  # fmt: skip
 ENCODED = ("F16", "BF16", "Q4_0", "Q4_1", "Q8_0")
 
 

@@ -29,7 +29,7 @@ def test_blocks_are_scales_minima_and_levels(name: str) -> None:
     assert (rows, columns) == (3, raw.shape[1] // kind.nbytes * kind.block)
     assert blocks.scale.shape == (rows, columns // blocks.group)
     assert blocks.levels.dtype in (np.int8, np.uint8)
-    assert (blocks.minimum is not None) == (name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K"))
+    assert (blocks.minimum is not None) == (name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"))
     bits = 8 if name == "Q8_0" or name.startswith("IQ") else int(name[1])
     assert np.ptp(blocks.levels.astype(int)) < 1 << bits
     assert (blocks.scale.dtype == np.float16) == (not name.endswith(("K", "XS")))

@@ -88,7 +88,7 @@ def blocks(name: str, rows: int, cols: int) -> Blocks:
     """Returns blocks with every level, and scales and minima of all magnitudes and signs, subnormal ones included."""
     coding, random = ALL[name].coding, np.random.default_rng(0)
     assert coding
-    count, low = -(-rows // coding.group), coding.range[0] - (not coding.minimum)
+    count, low = -(-rows // coding.group), 0 if coding.unsigned else -(2 ** (coding.bits - 1))
     levels = random.permuted(np.arange(rows * cols) % 2**coding.bits + low).reshape(rows, cols)
 
     def numbers() -> Array:

@@ -65,7 +65,15 @@ def llama(path: Path, kind: str = "F32", metadata: Mapping[str, Any] | None = No
 
 
 # Offsets of the float16 numbers in a block; (0,) for other types
-FLOAT16_BYTES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q3_K": (108,)}
+FLOAT16_BYTES = {
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "Q3_K": (108,),
+    "Q2_K": (80, 82),
+}
 WIDE_SIZES = {"embedding_length": 256, "block_count": 1, "feed_forward_length": 512, "rope.dimension_count": 64}
 WIDE_LLAMA = LLAMA | {f"llama.{name}": size for name, size in WIDE_SIZES.items()}
 WIDE_SHAPES = {

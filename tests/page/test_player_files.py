@@ -188,8 +188,8 @@ def test_a_type_that_the_page_does_not_know_is_named(tmp_path: Path) -> None:
     file = llama(tmp_path / "model.gguf", "Q8_0")
     data = file.read_bytes()
     at = data.index(b"blk.0.attn_q.weight") + len("blk.0.attn_q.weight") + 4 + 2 * 8
-    [message] = read(tmp_path, data[:at] + b"\x0a" + data[at + 1 :])
-    assert message.startswith("model.gguf: tensor blk.0.attn_q.weight has type Q2_K; this page reads F32, F16, Q4_0")
+    [message] = read(tmp_path, data[:at] + b"\x15" + data[at + 1 :])
+    assert message.startswith("model.gguf: tensor blk.0.attn_q.weight has type IQ3_S; this page reads F32, F16, Q4_0")
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:

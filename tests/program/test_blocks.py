@@ -32,7 +32,7 @@ def halves(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def blocks(name: str, rows: int, cols: int, seed: int = 0) -> Blocks:
     """Returns random blocks with every level of a format."""
     rng, kind = np.random.default_rng(seed), coding(name)
-    count, low = -(-rows // kind.group), 0 if kind.minimum else -(2 ** (kind.bits - 1))
+    count, low = -(-rows // kind.group), 0 if kind.unsigned else -(2 ** (kind.bits - 1))
     levels = rng.integers(low, low + 2**kind.bits, (rows, cols))
     minima = halves(rng, (count, cols)) if kind.minimum else None
     return Blocks(kind, levels, halves(rng, (count, cols)), minima)
@@ -125,4 +125,4 @@ def test_parts_that_do_not_fit_are_refused(scales: tuple[int, int], minima: tupl
 
 def test_each_coding_has_one_format() -> None:
     codings = [fmt.coding for fmt in ALL.values() if fmt.quantised]
-    assert len(set(codings)) == len(codings) == 6 and not STORED.keys() & FORMATS.keys()
+    assert len(set(codings)) == len(codings) == 7 and not STORED.keys() & FORMATS.keys()

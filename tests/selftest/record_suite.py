@@ -45,7 +45,7 @@ PLAIN = {
     "f16": Style((4, 2), "f16", HOW, FOUR),
 }
 EIGHT = {"f32, 8 targets": Style((8, 1), "f32", HOW), "f16, 8 targets": Style((8, 2), "f16", HOW)}
-WEIGHTS = {name: Style((4, 2), "f16", HOW, FOUR, name) for name in ("q8", "q4", "q5_1", "q4_k", "q5_k", "q6_k")}
+WEIGHTS = {name: Style((4, 2), "f16", HOW, FOUR, name) for name in ("q8", "q4", "q5_1", "q4_k", "q5_k", "q6_k", "q2_k")}
 PRODUCTS = ("matmul", "few_rows", "head_row", "embed_tokens")  # cases that read weights of a narrow format
 GRADIENTS_F16 = ("matmul", "split matmul", "attend", "scores", "norm", "act", "embed", "split_qkv")
 TARGETS = ("matmul", "norm", "softmax")

@@ -19,6 +19,8 @@ export interface Format {
   scaleRows: number;
   /** True if each scale has a minimum, which is added to the products of levels (the stored integers) and scales. */
   minimum: boolean;
+  /** True if numbers can be negative: in quantised formats, the levels. */
+  signed: boolean;
   /** True if scales and minima are f32, four per texel; false if they are f16, eight per texel. */
   wide: boolean;
   /** The format in which this format's memory layout is shown. */
@@ -30,15 +32,16 @@ export interface Format {
 }
 
 const PLAIN = { group: 0, scaleRows: 0, minimum: false, wide: false };
+const FLOAT = { ...PLAIN, signed: true };
 const TEXELS: Readonly<Record<number, string>> = { 8: "sixteen bytes", 4: "32 numbers of four bits" };
 
 const FLOATS: readonly Format[] = [
   {
-    ...{ name: "f32", memory: "f32", texel: "four floats", ...PLAIN, ...TABLE.f32 },
+    ...{ name: "f32", memory: "f32", texel: "four floats", ...FLOAT, ...TABLE.f32 },
     reader: (texels) => (place) => texels[place] ?? 0,
   },
   {
-    ...{ name: "f16", memory: "f16", texel: "eight f16 numbers", ...PLAIN, ...TABLE.f16 },
+    ...{ name: "f16", memory: "f16", texel: "eight f16 numbers", ...FLOAT, ...TABLE.f16 },
     reader: (texels) => {
       const halves = new Uint16Array(texels.buffer, texels.byteOffset, texels.length * 2);
       return (place) => fromFloat16(halves[place] ?? 0);
@@ -53,12 +56,12 @@ const FLOATS: readonly Format[] = [
 function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
   if (!("memory" in coding)) return [];
   const { bits, ...facts } = coding;
-  const { memory, group, minimum, wide } = facts;
+  const { memory, group, minimum, signed, wide } = facts;
   const levels = TEXELS[bits]!;
   const numbers = wide ? "four f32 numbers" : "eight f16 numbers";
   const scales = minimum ? "scales and minima" : "scales";
   const texel = `${levels}; above each ${group} rows, their ${scales}, ${numbers} per texel`;
-  const reader = integers(bits, minimum);
+  const reader = integers(bits, signed);
   return [
     { ...facts, name: name as Dtype, texel, reader },
     { ...facts, ...PLAIN, name: memory, texel: levels, reader },
@@ -66,10 +69,10 @@ function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
 }
 
 /**
- * Returns a reader of levels. Levels count from 0 if a minimum is added, and are signed otherwise. Each component of a
- * texel holds one column of every tile, with the first tile in the lowest bits.
+ * Returns a reader of levels, which are `signed` or count from 0. Each component of a texel holds one column of every
+ * tile, with the first tile in the lowest bits.
  */
-function integers(bits: number, minimum: boolean): Format["reader"] {
+function integers(bits: number, signed: boolean): Format["reader"] {
   const values = 128 / bits;
   return (texels) => {
     const words = new Uint32Array(texels.buffer, texels.byteOffset, texels.length);
@@ -77,7 +80,7 @@ function integers(bits: number, minimum: boolean): Format["reader"] {
       const within = place % values;
       const word = words[4 * ((place - within) / values) + (within & 3)] ?? 0;
       const top = word << (32 - bits - bits * (within >> 2));
-      return minimum ? top >>> (32 - bits) : top >> (32 - bits);
+      return signed ? top >> (32 - bits) : top >>> (32 - bits);
     };
   };
 }

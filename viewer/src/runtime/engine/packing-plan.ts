@@ -31,8 +31,8 @@ export function packingOf(parameter: ShapeParameter, { file, tensor }: Place, vi
 }
 
 function storageOf(dtype: Dtype): Storage {
-  const { name, columnTiles, group, scaleRows, minimum, wide } = FORMATS[dtype];
-  return { name, columnTiles, bits: group ? 32 / columnTiles : 0, group, scaleRows, minimum, wide };
+  const { name, columnTiles, group, scaleRows, minimum, signed, wide } = FORMATS[dtype];
+  return { name, columnTiles, bits: group ? 32 / columnTiles : 0, group, scaleRows, minimum, signed, wide };
 }
 
 function targetOf(view: View): Target {

@@ -185,7 +185,7 @@ export interface ManifestDocument {
   export_id?: string;
   model: string;
   /** the format of most weights */
-  dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k";
+  dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k" | "q2_k";
   /** tensor types of the model's GGUF file, if the page has the file's weights unchanged; the type of most weights is the first */
   stored?: readonly string[] | null;
   parameters?: number;

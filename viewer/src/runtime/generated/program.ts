@@ -62,7 +62,7 @@ export interface View {
   rows: number;
   cols: number;
   tiles: readonly [number, number];
-  dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k";
+  dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k" | "q2_k";
   panel: number;
   stack: number;
   texture: string;

@@ -27,8 +27,8 @@ export interface MixBytes {
 /** A mix for which the shape has programs. */
 export interface PageMix {
   name: string;
-  dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k";
-  formats: Record<string, "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k">;
+  dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k" | "q2_k";
+  formats: Record<string, "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k" | "q2_k">;
   bytes: MixBytes;
   recordings: readonly RecordingFiles[];
 }

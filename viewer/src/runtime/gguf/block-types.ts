@@ -129,6 +129,28 @@ const Q5_K: TensorType = {
   },
 };
 
+const Q2_K: TensorType = {
+  name: "Q2_K",
+  block: 256,
+  bytes: 84,
+  group: 16,
+  minimum: true,
+  unpack: (data, from, row, at) => {
+    const [whole, low] = [halfAt(data, from + 80), halfAt(data, from + 82)];
+    for (let i = 0; i < 16; i++) {
+      const byte = data.getUint8(from + i);
+      row.scales[at / 16 + i] = whole * (byte & 15);
+      row.minima[at / 16 + i] = -Math.fround(low * (byte >> 4));
+    }
+    for (let g = 0; g < 8; g++) {
+      for (let i = 0; i < 32; i++) {
+        const byte = data.getUint8(from + 16 + 32 * (g >> 2) + i);
+        row.levels[at + 32 * g + i] = (byte >> (2 * (g % 4))) & 3;
+      }
+    }
+  },
+};
+
 const Q3_K: TensorType = {
   name: "Q3_K",
   block: 256,
@@ -226,6 +248,7 @@ export const TYPES: ReadonlyMap<number, TensorType> = new Map([
   [6, simple("Q5_0", 22, false, true, 16)],
   [7, simple("Q5_1", 24, true, true, 0)],
   [8, Q8_0],
+  [10, Q2_K],
   [11, Q3_K],
   [12, Q4_K],
   [13, Q5_K],
@@ -240,7 +263,6 @@ export const TYPE_NAMES = new Map([...TYPES.values()].map((type) => [type.name, 
 /** Names of types that are not supported, for messages. */
 export const OTHERS: Readonly<Record<number, string>> = {
   9: "Q8_1",
-  10: "Q2_K",
   15: "Q8_K",
   16: "IQ2_XXS",
   17: "IQ2_XS",

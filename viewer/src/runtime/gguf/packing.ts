@@ -18,6 +18,7 @@ export interface Storage {
   group: number;
   scaleRows: number;
   minimum: boolean;
+  signed: boolean;
   wide: boolean;
 }
 
@@ -237,13 +238,13 @@ class Packer {
 
   /** Writes the levels of a column, and its scales and minima above each group. */
   private levels({ levels, scales, minima }: Row, place: number, shared: number, count: number, out: Out): void {
-    const { bits, group, scaleRows, minimum, wide } = this.packing.storage;
+    const { bits, group, scaleRows, minimum, signed, wide } = this.packing.storage;
     const { type } = this;
     const { texels, top } = out;
     const line = 4 * out.width;
     const mask = 2 ** bits - 1;
-    // Levels from -8 to 7 are stored as 0 to 15: the minimum is then -8 times the scale.
-    const shift = minimum && !type.minimum ? SIGNED : 0;
+    // In formats without negative levels, those from -8 to 7 are stored as 0 to 15: the minimum is -8 times the scale.
+    const shift = minimum && !signed && !type.minimum ? SIGNED : 0;
     const rows = Math.min(count, levels.length - top);
     for (let r = 0; r < rows; r++) {
       const y = r + (Math.floor(r / group) + 1) * scaleRows;
