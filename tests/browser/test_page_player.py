@@ -30,6 +30,7 @@ Browse = Callable[..., Any]
 
 GPT2 = GPT2Config(vocab_size=300, n_positions=64, n_embd=64, n_layer=2, n_head=2)
 MIXED = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "token_embd": "Q6_K"}  # types of these tensors in Q4_K_M
+RARE = {"blk.0.attn_q": "Q3_K", "blk.0.attn_v": "Q8_0", "blk.0.ffn_up": "Q5_K", "blk.0.ffn_down": "IQ4_XS"}
 LOAD = "Load the model"
 ANSWERED = f"document.querySelector('[role=alert]') || document.body.textContent.includes('{LOAD}')"
 READY = "globalThis.glgpt?.model"
@@ -63,6 +64,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     llama(folder / "plain.gguf", "Q8_0")
     wide_llama(folder / "mixed.gguf", MIXED, "Q4_K", WIDE_LLAMA | {"general.name": "Mixed"})
+    wide_llama(folder / "rare.gguf", RARE, "Q2_K", WIDE_LLAMA | {"general.name": "Rare"})
     save_checkpoint(folder / "gpt2", GPT2, random_weights(GPT2))
     for name, file in (("llama", "plain.gguf"), ("wide", "mixed.gguf")):
         with Checkpoint.open(folder / file) as checkpoint:
@@ -84,7 +86,7 @@ def player(once: Callable[..., Path], models: Path) -> Path:
 def few_mixes(*names: str) -> Iterator[None]:
     """Makes exports record only these mixes, by default the mixes of `models`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in (names or ("F32", "Q8_0", "Q4_K_M"))])
+        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in (names or ("F32", "Q8_0", "Q4_K_M", "any"))])
         yield
 
 
@@ -142,6 +144,13 @@ def test_a_dropped_file_runs_as_on_the_desktop(player: Path, models: Path, serve
     assert "Q4_K, Q6_K" in page.evaluate("glgpt.info().stored.join(', ')")
     page.get_by_role("button", name="Open another model").click()
     page.wait_for_function("document.body.textContent.includes('Open a model file')")
+
+
+def test_a_rare_mix_of_types_runs_as_on_the_desktop(player: Path, models: Path, serve: Serve, browse: Browse) -> None:
+    page = browse(serve(player) + "#tokens=1")
+    assert "weights are used as stored" in give(page, [models / "rare.gguf"])
+    load(page)
+    has_the_desktops_logits(page, models / "rare.gguf")
 
 
 def test_another_type_of_the_same_shape_needs_no_other_export(
@@ -213,7 +222,7 @@ def test_files_that_it_cannot_open_say_what_to_do(
     assert "in expert_count" in give(page, [experts])
     window = llama(tmp_path / "window.gguf", metadata=LLAMA | tokenizer() | {"llama.attention.sliding_window": 63})
     assert "in attention.sliding_window" in give(page, [window])
-    mixed = wide_llama(tmp_path / "few.gguf", {"blk.0.ffn_up": "Q4_0"}, "Q5_K")
+    mixed = wide_llama(tmp_path / "few.gguf", {"blk.0.ffn_up": "F16"}, "Q5_K")
     shown = give(page, [mixed])
     assert "a mix for which this page has no program" in shown and "--shape few.gguf" in shown
     (tmp_path / "short.gguf").write_bytes((models / "plain.gguf").read_bytes()[:-100])

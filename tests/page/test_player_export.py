@@ -111,6 +111,18 @@ def test_mixes_are_those_of_llama_quantize() -> None:
     assert [mix.name for mix in mixes.mixes(shapes["TinyStories-33M"])] == ["F32", "F16"]  # GGUF lacks GPT-Neo
 
 
+def test_every_quantised_file_of_a_common_shape_has_a_program() -> None:
+    """Fails if the programs of a shape cannot store a quantised type in each matrix, as files of rare mixes need."""
+    for shape in common_shapes():
+        found = {mix.name: mix.formats for mix in mixes.mixes(shape)}
+        if "Q8_0" not in found:  # GGUF has no architecture for the shape
+            continue
+        formats = found["any"]
+        assert isinstance(formats, StoredFormats)
+        products = [p.name for p in shape.config.parameters.values() if p.product]
+        assert all(set(FORMAT_OF) <= set(mixes.HOLDS[formats.by_name[name]]) for name in products)
+
+
 def test_every_type_has_a_format_that_holds_it() -> None:
     assert mixes.HOLDS.keys() == ALL.keys()
     assert all(kind in mixes.HOLDS[dtype] for kind, dtype in FORMAT_OF.items())

@@ -39,6 +39,7 @@ class Recipe:
     """The types of a mix: `main` is that of most tensors, and `head` is that of the output head.
 
     `special` takes a tensor's role, its layer and the number of layers. It returns the tensor's type; None: `main`.
+    The recipe "any" is for files of all other mixes: its format holds every type.
     """
 
     name: str
@@ -81,6 +82,7 @@ RECIPES = (
     Recipe("Q4_K_M", "Q4_K", "Q6_K", _medium("Q5_K")),
     Recipe("Q5_K_M", "Q5_K", "Q6_K", _medium("Q6_K")),
     Recipe("Q6_K", "Q6_K", "Q6_K"),
+    Recipe("any", "Q2_K", "Q2_K"),
 )
 
 

@@ -98,7 +98,7 @@ function Found({ model }: { model: Openable }) {
   useEffect(() => {
     if (idle) button.current?.focus(); // until then, the button is disabled and cannot be focused
   }, [idle]);
-  const mix = model.mix === "file" ? "" : ` in the mix ${model.mix}`;
+  const mix = ["file", "any"].includes(model.mix) ? "" : ` in the mix ${model.mix}`;
   const rows: [string, string][] = [
     ["Model", `${model.shape}, ${countInWords(model.parameters)} parameters`],
     ["File", `${megabytes(file)}; weights${mix} are used as stored, without conversion`],
