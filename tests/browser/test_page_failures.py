@@ -631,6 +631,24 @@ def test_a_call_that_waits_for_a_lost_context_ends_with_the_object(
     assert page.evaluate("waiting.then((g) => g.ids)") == []
 
 
+def test_a_text_that_a_lost_context_interrupts_ends_with_the_object(
+    exported: Path, serve: Serve, browse: Browse
+) -> None:
+    page = browse(serve(exported), provokes="disposed of")
+    page.evaluate("glgpt.ready")
+    ids, stopped, texts = page.evaluate(f"""async () => {{
+      const lose = (tokens) => tokens === 2 && glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext();
+      let count = 0;
+      const text = glgpt.generate({{prompt: 'To be', tokens: 40, onToken: () => lose(++count)}});
+      const texts = glgpt.continuations({{prompt: 'To be', tokens: 4}});
+      for (const call of [text, texts]) call.catch(() => {{}});
+      while (!glgpt.model.device.lost) await new Promise((later) => setTimeout(later, 10));
+      await {DISPOSE};
+      return [(await text).ids.length, (await text).stopped, (await texts).map((each) => each.stopped)];
+    }}""")
+    assert ids >= 2 and stopped == "aborted" and set(texts) == {"aborted"}
+
+
 def test_changes_that_cannot_be_made_again_are_off(exported: Path, serve: Serve, browse: Browse) -> None:
     """Fails if, after a lost context, texts come from the unchanged model while the page lists changes."""
     page = browse(serve(exported), provokes="provoked")

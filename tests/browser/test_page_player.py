@@ -86,7 +86,9 @@ def player(once: Callable[..., Path], models: Path) -> Path:
 def few_mixes(*names: str) -> Iterator[None]:
     """Makes exports record only these mixes, by default the mixes of `models`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in (names or ("F32", "Q8_0", "Q4_K_M", "any"))])
+        patch.setattr(
+            mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in (names or ("F32", "Q8_0", "Q4_K_M", "any"))]
+        )
         yield
 
 

@@ -37,7 +37,7 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
   let stopped = "tokens" as Generated["stopped"];
   const start = performance.now();
   let [first, last] = [start, start]; // times of the first and the last token
-  await writer.lend(async () => {
+  const write = async () => {
     if (model.stale) await model.recover(signal); // `generator.generate` itself recovers from later losses
     model.follow();
     // `ids` is not empty if a lost context interrupted an earlier attempt
@@ -68,7 +68,8 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
       }
       if (writer.disposed()) break;
     }
-  });
+  };
+  await untilDisposed(writer, () => writer.lend(write));
   const end = performance.now();
   if (stopped !== "text") text += decoder?.flush() ?? "";
   if (signal?.aborted || writer.disposed()) stopped = "aborted";
@@ -99,33 +100,44 @@ export async function writeTexts(writer: Writer, options: ContinuationsOptions):
     stopped: "tokens",
   }));
   const over = new Set<number>();
-  if (model.stale) await model.recover(signal);
-  model.follow();
-  const run = { tokens, sampling, eos, ...(signal ? { signal } : {}) };
-  for await (const found of model.batch.generate(ids, run, { over })) {
-    for (const [i, text] of texts.entries()) {
-      const token = found[i];
-      if (!token) {
-        if (!over.has(i)) text.stopped = "eos";
+  await untilDisposed(writer, async () => {
+    if (model.stale) await model.recover(signal);
+    model.follow();
+    const run = { tokens, sampling, eos, ...(signal ? { signal } : {}) };
+    for await (const found of model.batch.generate(ids, run, { over })) {
+      for (const [i, text] of texts.entries()) {
+        const token = found[i];
+        if (!token) {
+          if (!over.has(i)) text.stopped = "eos";
+          over.add(i);
+          continue;
+        }
+        text.ids.push(token.id);
+        text.text += decoders[i]?.push(token.id) ?? ` ${token.id}`;
+        const at = stop ? text.text.indexOf(stop) : -1;
+        if (at < 0) continue;
+        [text.text, text.stopped] = [text.text.slice(0, at), "text"];
         over.add(i);
-        continue;
       }
-      text.ids.push(token.id);
-      text.text += decoders[i]?.push(token.id) ?? ` ${token.id}`;
-      const at = stop ? text.text.indexOf(stop) : -1;
-      if (at < 0) continue;
-      [text.text, text.stopped] = [text.text.slice(0, at), "text"];
-      over.add(i);
+      onTexts?.(texts);
+      if (writer.disposed()) break;
     }
-    onTexts?.(texts);
-    if (writer.disposed()) break;
-  }
+  });
   texts.forEach((text, i) => {
     if (text.stopped !== "text") text.text += decoders[i]?.flush() ?? "";
     if (text.stopped === "tokens" && text.ids.length < tokens)
       text.stopped = signal?.aborted || writer.disposed() ? "aborted" : "context";
   });
   return texts;
+}
+
+/** Runs `work`. If the object is disposed of meanwhile, an error of `work` only ends the text. */
+async function untilDisposed(writer: Writer, work: () => Promise<void>): Promise<void> {
+  try {
+    await work();
+  } catch (error) {
+    if (!writer.disposed()) throw error;
+  }
 }
 
 /** Adds the statistics of a part of a text. */
