@@ -185,6 +185,8 @@ def test_a_gpu_adds_up_products_by_blending(
     )
     assert chosen == [True, pairs, 8]
     has_the_desktops_logits(page, models / file)
+    page.get_by_role("button", name="MLP of block 0: open in Textures").focus()  # no pass computes this activation
+    assert "products for h.0.mlp.act in texture" in page.get_by_role("tooltip").inner_text()
 
 
 def test_the_files_of_a_folder_run_as_on_the_desktop(player: Path, models: Path, serve: Serve, browse: Browse) -> None:

@@ -20,6 +20,8 @@ export interface Stage {
   name: string;
   /** The activation that the stage shows. */
   of: string;
+  /** True if the texture holds the products from which a later pass computes the activation. */
+  products: boolean;
   column: number;
   line: number;
   texture: string;
@@ -36,23 +38,30 @@ export function stages(model: Model, entry: Entry): Stage[] {
   const { generate } = model.programs;
   const { names } = model;
   const found: Stage[] = [];
-  const add = (of: string, name: string, column: number, line: number, part: string | null = null) => {
-    const pass = entry.passes.findLastIndex((p) => computes(p, of));
+  const passOf = (of: string) => entry.passes.findLastIndex((p) => computes(p, of));
+  const add = (of: string, name: string, column: number, line: number, part: string | null, before = -1) => {
+    const own = passOf(of);
+    const pass = own < 0 ? before : own;
     const { label, outputs } = entry.passes[pass] ?? { label: "", outputs: [] };
     const texture = outputs[0]?.[0];
     if (texture === undefined || found.length === CELLS) return;
     const view = generate.views[texture] ?? memoryView(model.player.spec(texture));
     const kind = names.activations.get(of)?.kind;
     const tokens = kind === "cache" ? "rows" : kind === "scores" ? "cols" : null;
-    found.push({ pass, label, name, of, column, line, texture, view, part, tokens });
+    found.push({ pass, label, name, of, products: own < 0, column, line, texture, view, part, tokens });
   };
-  add("embed", "embed", 0, -1);
+  add("embed", "embed", 0, -1, null);
   for (let block = 0; block < n_layer; block++) {
+    const passes = names.stages.map(({ shows }) => passOf(names.inBlock(block, shows[0]!)));
     names.stages.forEach(({ title, shows, adds }, line) => {
-      add(names.inBlock(block, shows[0]!), title, 1 + block, line, adds && names.inBlock(block, adds));
+      // On GPUs that blend, no pass computes the hidden layer of the MLP: the pass before the next stage computes the
+      // products from which that stage computes it.
+      const before = (passes[line + 1] ?? 0) - 1;
+      const products = passes.includes(before) ? -1 : before;
+      add(names.inBlock(block, shows[0]!), title, 1 + block, line, adds && names.inBlock(block, adds), products);
     });
   }
-  add("logits", "logits", 1 + n_layer, -1);
+  add("logits", "logits", 1 + n_layer, -1, null);
   return found.sort((a, b) => a.pass - b.pass);
 }
 

@@ -372,7 +372,7 @@ function targetOf(stage: Stage): Target {
 
 /** Returns the name of a stage with its block. */
 function whereOf(stage: Stage): string {
-  const block = engine().model.names.block(stage.label);
+  const block = engine().model.names.block(stage.of);
   return block < 0 ? stage.name : `${stage.name} of block ${block}`;
 }
 
@@ -419,6 +419,7 @@ function Tip({ stage, layout }: { stage: Stage; layout: Layout }) {
       <b>{whereOf(stage)}</b>
       <p>{names.about(stage.of) || names.about(stage.label)}</p>
       <p class={style.texture}>
+        {stage.products && "products for "}
         <code>{stage.of}</code>
         {stage.texture !== stage.of && (
           <>
