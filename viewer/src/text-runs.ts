@@ -131,7 +131,7 @@ export async function writeTexts(writer: Writer, options: ContinuationsOptions):
   return texts;
 }
 
-/** Runs `work`. If the object is disposed of meanwhile, an error of `work` only ends the text. */
+/** Runs `work`. If the object is disposed of while it runs, an error of `work` only ends the text. */
 async function untilDisposed(writer: Writer, work: () => Promise<void>): Promise<void> {
   try {
     await work();
