@@ -39,6 +39,7 @@ from glgpt.text.untrusted.tokenizer_document import Document, checked_document, 
 _MARKS_BLANKS = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+_ENDS = ("eos", "eot", "eom")  # keys of the end-of-text tokens
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,11 @@ def vocabulary(model: Path, vocab_size: int, ends: Sequence[int]) -> dict[str, A
     known = {**parts.vocab, **parts.added}
     found = {f"{PREFIX}model": parts.kind, f"{PREFIX}pre": parts.pre} | _tokens(parts, known, named, vocab_size, model)
     ids = {short: known[named[role]] for role, short in _ROLES.items() if named.get(role) in known}
-    ids |= dict(zip(("eos", "eot", "eom"), ends, strict=False))
+    if len(ends) > len(_ENDS):
+        raise GlgptError(
+            f"{quoted(model, 300)}: GGUF has places for {len(_ENDS)} of its {len(ends)} end-of-text tokens"
+        )
+    ids |= dict(zip(_ENDS, ends, strict=False))
     if "bos" not in ids and EOS in known:
         ids["bos"] = known[EOS]
     found |= {f"{PREFIX}{short}_token_id": token for short, token in ids.items()}

@@ -158,6 +158,10 @@ def test_a_sentencepiece_tokenizer_is_kept_by_its_scores(tmp_path: Path) -> None
     sentencepiece(folder, merges)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 2}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 5, 6, 7]}))
+    with pytest.raises(GlgptError, match="GGUF has places for 3 of its 4 end-of-text tokens"):
+        convert(folder, tmp_path / "ends.gguf")
+    (folder / "generation_config.json").unlink()
     convert(folder, tmp_path / "b.gguf")
     own, found = load_tokenizer(folder, VOCAB), load_tokenizer(tmp_path / "b.gguf", VOCAB)
     assert own and found
