@@ -56,6 +56,7 @@ class Player:
         self.device, self.options = device, options or Options()
         self.draw_flops, self._on_progress = draw_flops, on_progress
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
+        self.lender: Player | None = None  # owns shared textures, which exist as long as this player refers to it
         self._own: list[Any] = []
         weakref.finalize(self, device.abandon, self._own).atexit = False  # releases them if `close` is never called
         self._shaders: dict[str, moderngl.VertexArray] = {}

@@ -263,6 +263,7 @@ class LanguageModel:
             sites, kernel = edits.sites(), self.choice.kernel
             program = programs.edited_program(self.device.limits, kernel, self.formats, sites)
             player = Player(self.device, program, self.choice.options, self.player.shared())
+            player.lender = self.player
             player.play("prepare")
             self._edited[edits.key] = Decoder(player, self.context, self._check_open), sites
             self._edited_decoders.add(self._edited[edits.key][0])

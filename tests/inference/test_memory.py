@@ -17,8 +17,10 @@ import pytest
 from helpers.reference import random_weights, save_checkpoint
 from helpers.soak import mostly_soak
 
+from glgpt import Ablate
 from glgpt.errors import GlgptError
 from glgpt.gl.device import Device
+from glgpt.inference.interventions import Interventions
 from glgpt.inference.model import LanguageModel
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.training.trainer import Trainer
@@ -204,11 +206,12 @@ def test_a_model_that_nobody_holds_gives_its_textures_back(device: Device, golde
     assert sizes == {before[1]} and state(device) == before
 
 
-def test_a_stream_keeps_its_model(device: Device, goldens: Path) -> None:
+@pytest.mark.parametrize("changes", [(), Ablate("h.0.mlp")], ids=["plain", "with an intervention"])
+def test_a_stream_keeps_its_model(device: Device, goldens: Path, changes: Interventions) -> None:
     with load(goldens / "wide") as model:
-        wanted = list(model.generate_ids([1, 2], 5, temperature=0))
+        wanted = list(model.generate_ids([1, 2], 5, temperature=0, interventions=changes))
     before = state(device)
-    stream = load(goldens / "wide").generate_ids([1, 2], 5, temperature=0)
+    stream = load(goldens / "wide").generate_ids([1, 2], 5, temperature=0, interventions=changes)
     gc.collect()
     assert list(stream) == wanted
     del stream
