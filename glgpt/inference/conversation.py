@@ -50,7 +50,8 @@ class Conversation:
         Raises GlgptError for unusable messages, and for a model without a chat template.
         """
         model.chat_template.renderer.start()
-        self.model, self.tokens, self.tools, self.sampling = model, tokens, tools, sampling
+        self.model, self.tools, self.sampling = model, tools, sampling
+        self.tokens = integer("tokens", tokens)
         self.messages = checked_messages(messages) if messages else list[dict[str, Any]]()
         self.dropped, self.notice = 0, ""
         self.last: Generation | None = None  # the latest answer
@@ -186,7 +187,8 @@ class Conversation:
 
     def _fitting(self) -> ChatPrompt:
         """Returns the prompt, without the oldest turns if it would leave too little of the context for an answer."""
-        limit, self.notice, prompt = self.model.max_context, "", self.prompt()
+        self.notice, prompt = "", self.prompt()
+        limit = self.model.prompt_limit(len(prompt.ids))
         if len(prompt.ids) + min(self.tokens, max(1, limit // ANSWER_SHARE)) <= limit + 1:
             return prompt
         start, dropped = self._systems(), self.dropped

@@ -18,7 +18,7 @@ from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.generation_config import chat_sampling, end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import default_dtype, rounding_of_adapter, weight_formats
-from glgpt.errors import ArgumentError, GlgptError, written
+from glgpt.errors import ArgumentError, DeviceError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.arguments.checks import flag, floats, integer, items, token_ids
@@ -450,8 +450,7 @@ class LanguageModel:
         end = max(prompt.borders, default=0)
         if not end or end > self.context or not isinstance(self._decoder, Decoder):
             return 0
-        chunks = plan_segments(prompt.borders, len(prompt.ids), self.context, self._decoder.sizes)
-        return self._decoder.fill(prompt.ids, [chunk for chunk in chunks if chunk.start < end])
+        return self._decoder.fill(prompt.ids, plan_segments(prompt.borders, end, self.context, self._decoder.sizes))
 
     def save_cache(self, path: str | Path) -> int:
         """Saves the part of a chat that the caches hold, for `load_cache` in another process.
@@ -596,6 +595,20 @@ class LanguageModel:
     def _program(self, config: ModelConfig) -> Program:
         kernel, limit = self.choice.kernel, self._limit
         return programs.fitting_program(config, self.path, self.device.limits, kernel, self.formats, limit)
+
+    def prompt_limit(self, count: int) -> int:
+        """Grows the context for a prompt of `count` tokens; returns the greatest number of tokens of such a prompt.
+
+        This is `max_context`, or `context` if there is not enough memory for a longer one. Raises DeviceError in
+        another thread than that of the model.
+        """
+        try:
+            self._reserve(count, 0)
+        except DeviceError:
+            raise
+        except GlgptError:
+            return self.context
+        return self.max_context
 
     def _reserve(self, prompt: int, tokens: int) -> None:
         """Grows the context so that it holds `prompt` tokens and `tokens` more, as far as limits and memory allow.

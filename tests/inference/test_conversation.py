@@ -20,6 +20,7 @@ from glgpt.inference.conversation import Conversation
 from glgpt.inference.model import LanguageModel
 from glgpt.models import context
 from glgpt.program.formats import Floats
+from glgpt.text.untrusted.chat_template import ChatPrompt
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 
@@ -233,12 +234,34 @@ def test_an_answer_ends_where_the_memory_does(tmp_path: Path, monkeypatch: pytes
         assert conversation.notice == "the answer ends here: the context of 256 tokens is full"
 
 
+def test_a_conversation_continues_where_the_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a message is refused instead of leaving out turns, when the memory allows no longer context."""
+    monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
+    path = chat_llama(tmp_path / "model.gguf")
+    with LanguageModel.from_pretrained(path, device="software") as model:
+        small = model.player.program.nbytes()
+    with LanguageModel.from_pretrained(path, device="software", max_texture_memory=small) as model:
+        conversation = Conversation(model, tokens=4, **GREEDY)
+        for _ in range(12):
+            "".join(conversation.send("hello " * 10))
+        assert model.context == 256 and conversation.dropped
+
+
+def test_an_answer_at_the_border_of_the_context_is_read_ahead(opened: Callable[..., LanguageModel]) -> None:
+    """Fails if tokens after the last border, which do not fit the context, are planned."""
+    model = opened()
+    prompt = ChatPrompt([1] * (model.context + 2), (9, model.context))
+    assert model.read_ahead(prompt) == model.context
+
+
 def test_chat_streams_and_reuses_what_messages_have_in_common(opened: Callable[..., LanguageModel]) -> None:
     model, messages = opened(), turns(2, "Brief.")
     answer = model.chat(messages, 6, **GREEDY)
     assert "".join(answer) == answer.text and answer.stats.prefill_tokens > 0
     again = model.chat(messages, 6, **GREEDY)
     assert again.read() == answer.text and again.stats.cached_tokens > 0
+    with pytest.raises(ArgumentError, match="tokens"):
+        Conversation(model, tokens="6")  # type: ignore[arg-type]
     for bad in ([], "hello", [{"role": "robot", "content": "x"}], [{"role": "user"}], [{"role": "user", "content": 3}]):
         with pytest.raises(ArgumentError):
             model.chat(bad)  # type: ignore[arg-type]
