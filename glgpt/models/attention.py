@@ -149,7 +149,7 @@ def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
             columns = ops.HeadColumns(sums, first, normed=normed)
             heads[part] = _normed(net, columns, i, part, in_block(i, PARTS[part]))
         _place_heads(net, heads, caches, i)
-    z = ops.attend_row(rec, _scores_of(net, q, k, i), v, c.n_head, in_block(i, Z), net.keys, c.group, net.rows)
+    z = _attended(net, q, k, v, i)
     out, total, linear = in_block(i, ATTN_OUT), in_block(i, RESID_MID), c.tensor("o", i)
     following = None if c.parallel else net.norm_before(SECOND_NORM, i)
     return net.added(row, following, total, z, linear, out)
@@ -169,6 +169,14 @@ def _place_heads(net: Network, heads: Mapping[str, ops.HeadColumns], caches: Seq
         ops.rotary(rec, heads["k"], k, rotations["k"], in_block(i, K), batch, copied)
         if not copied:
             ops.rotary(rec, heads["v"], v, rotations["v"], in_block(i, V), batch)
+
+
+def _attended(net: Network, q: Tensor, k: Tensor, v: Tensor, i: int) -> ops.Row:
+    """Records and returns the output of attention of block i for one row, or for one row of each text."""
+    c, scores, name = net.config, _scores_of(net, q, k, i), in_block(i, Z)
+    if net.kernel.blends and not net.rows:  # otherwise a text's bits would depend on the texts next to it
+        return ops.attend_ranges(net.rec, scores, v, c.n_head, name, c.group, c.window_of(i))
+    return ops.attend_row(net.rec, scores, v, c.n_head, name, net.keys, c.group, net.rows)
 
 
 def _scores_of(net: Network, q: Tensor, k: Tensor, i: int) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glgpt.ops.matmul import norm_inputs
-from glgpt.ops.partial_sums import EACH_NEW_ROW, AttendedRow, Normed, PartialSums, Row, Rows
+from glgpt.ops.partial_sums import EACH_NEW_ROW, AttendedRow, Defines, Normed, PartialSums, Row, Rows
 from glgpt.ops.pointwise import MASKED, copy, plus
 from glgpt.program.formats import FORMATS
 from glgpt.program.layout import Layout, one_layer
@@ -43,6 +43,8 @@ class ScoreLimits:
 
 UNLIMITED = ScoreLimits()
 KEYS, RANGES = 128, 8  # attention of one row: minimum number of keys in a range, and maximum number of ranges
+# The same for `attend_ranges`, in which the number of keys in a range depends on the position.
+ROW_KEYS, ROW_RANGES = 16, 8
 
 
 def split_qkv(
@@ -291,11 +293,27 @@ def attend_row(
     if ranges == 1:
         return y
     if not rows:
-        return AttendedRow(y, logs, keys)
+        return AttendedRow(y, logs, {"KEYS": keys})
     weighed = rec.scratch(f"{name}.weighed", Layout(rows.size, layout.cols))
     inputs = {"x": y, "logs": logs, "places": rows.places}
     rec.emit("weigh_ranges", inputs, {"y": weighed}, {"KEYS": keys, "RANGES": ranges})
     return weighed
+
+
+def attend_ranges(
+    rec: Recorder, score: Tensor, v: Tensor, n_head: int, name: str, group: int = 1, window: int = 0
+) -> AttendedRow:
+    """Records the same as `attend_row` for one row, in ranges whose number of keys depends on the position.
+
+    A row with few keys then has short ranges, too. `window` is that of the scores (0: none).
+    """
+    layout = Layout(ROW_RANGES, v.cols * group)
+    y, logs = rec.scratch(name, layout), rec.scratch(f"{name}.logs", layout)
+    ranges: Defines = {"D4": layout.cols // n_head // 4, "RANGES": ROW_RANGES, "RANGE_KEYS": ROW_KEYS}
+    ranges |= {"WINDOW": window} if window else {}
+    cost = Cost(2 * score.cols * layout.cols)
+    rec.emit("attend_row", {"x": score, "v": v}, {"y": y, "logs": logs}, ranges | {"GROUP": group}, cost=cost)
+    return AttendedRow(y, logs, ranges)
 
 
 def scores_rows(

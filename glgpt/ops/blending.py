@@ -112,7 +112,7 @@ def add_product(rec: Recorder, y: Row, w: Tensor, bias: Tensor | None, x: Stream
 def _row(y: Row) -> tuple[dict[str, Tensor], Defines]:
     """Returns the inputs (tensors by sampler) and the defines with which `matvec.frag` reads a row."""
     if isinstance(y, AttendedRow):
-        return {"x": y.values, "logs": y.logs}, {"KEYS": y.keys}
+        return {"x": y.values, "logs": y.logs}, dict(y.defines)
     if not isinstance(y, Hidden):
         return {"x": y}, {}
     (inputs, defines), sums = norm_inputs(y.normed), y.sums

@@ -385,7 +385,7 @@ def _matvecs(
     given: dict[str, Tensor] = {"x": x.values, "logs": x.logs} if isinstance(x, AttendedRow) else {"x": x}
     found, first_like_it = [], 0
     for i, (p, name) in enumerate(zip(pixels, names, strict=True)):
-        defines, layout = p.defines | ({"KEYS": x.keys} if isinstance(x, AttendedRow) else {}), p.w.layout
+        defines, layout = p.defines | (x.defines if isinstance(x, AttendedRow) else {}), p.w.layout
         if i == 0 or layout != pixels[i - 1].w.layout:
             first_like_it = start
         if first_like_it:

@@ -169,15 +169,15 @@ Normed = tuple[NormedRow | StreamMoments, tuple[Tensor, Tensor] | None]
 
 @dataclass(frozen=True)
 class AttendedRow:
-    """The attention of one row, computed in ranges of `keys` keys that are not yet combined.
+    """The attention of one row, computed in ranges of keys that are not yet combined.
 
     `values` `[ranges, n_head * d]` holds the result of each range; `logs` of the same shape holds the logarithm of the
-    range's sum of exponentials.
+    range's sum of exponentials. `defines` are those of `attended.glsl`.
     """
 
     values: Tensor
     logs: Tensor
-    keys: int
+    defines: Defines
 
     @property
     def cols(self) -> int:

@@ -1,10 +1,10 @@
 // Attention of one row: y[head] = softmax(scores[head]) v, where x holds the scores. Each row of y is for one range of
-// KEYS keys; `attended.glsl` combines the ranges. The softmax is not stored: whenever a greater score is found, the sum
-// so far is rescaled (Milakov and Gimelshein 2018). If there are several ranges, the second output, LOGS, holds the
-// logarithm of the range's sum of exponentials; this sum is the weight of the range. Sixteen keys are processed at
-// once, so that many fetches run in parallel. The final sixteen may reach beyond the last key, where the rows of v are
-// undefined. For each key beyond the last one, the row of an earlier key is fetched instead, with the score NOTHING, so
-// that it has no weight.
+// keys: KEYS keys, or with RANGE_KEYS those of `ranges.glsl`. `attended.glsl` combines the ranges. The softmax is not
+// stored: whenever a greater score is found, the sum so far is rescaled (Milakov and Gimelshein 2018). If there are
+// several ranges, the second output, LOGS, holds the logarithm of the range's sum of exponentials; this sum is the
+// weight of the range. Sixteen keys are processed at once, so that many fetches run in parallel. The final sixteen may
+// reach beyond the last key, where the rows of v are undefined. For each key beyond the last one, the row of an earlier
+// key is fetched instead, with the score NOTHING, so that it has no weight.
 // With PLACES, does the same for one row of each of several texts; y has RANGES rows for each text. PLACES holds the
 // position of each text. TABLE has a row for each text, which holds, for each key, the number of its row of v.
 #ifdef PLACES_W
@@ -17,16 +17,25 @@
 #else
 #define RANGE p.y
 #define LAST pos
+#ifdef RANGE_KEYS
+#include "ranges.glsl"
+#define FIRST_KEY first_key()
+#define KEYS keys_of_range()
+#endif
 #define HEAD (p.x / D4)
 #define VALUES_OF(k) (4 * (k) + ivec4(0, 1, 2, 3))
 #define LAST_VALUES(k) min(VALUES_OF(k), ivec4(keys - 1))
+#endif
+#ifndef FIRST_KEY
+#define FIRST_KEY 0
 #endif
 #define NOTHING -1.0e38  // the score of a key beyond the last one
 float greatest(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
-  int head = HEAD, c4 = p.x / D4 / GROUP * D4 + p.x % D4, s = RANGE * KEYS, keys = min(s + KEYS, LAST + 1);
+  int head = HEAD, c4 = p.x / D4 / GROUP * D4 + p.x % D4, count = KEYS;
+  int s = FIRST_KEY + RANGE * count, keys = min(s + count, LAST + 1);
   float m = -3.0e38;
   vec4 acc[1], logs[1];
   acc[0] = vec4(0.0);

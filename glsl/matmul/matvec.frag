@@ -10,7 +10,7 @@
 // X_STRIDE, x is the residual stream times the GAIN of a norm; with PARTIAL_SUMS (and SECOND_SUMS), x is the hidden
 // layer of an MLP.
 // With PARTS, PARTS fragments share a texel of w, and each takes every PARTS-th column tile of it. ADDED is a bias.
-#ifdef KEYS
+#if defined(KEYS) || defined(RANGE_KEYS)
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
 #elif defined(X_STRIDE)

@@ -113,9 +113,24 @@ def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
     wants = [Want(y, ref.matmul(whole, b.held["w"][: v.cols]))]  # the product combines the ranges that it reads
     if isinstance(z, Tensor):
         return [Want(z, whole), *wants]
-    values, logs = ref.attend_ranges(score, known, z.keys)
+    values, logs = ref.attend_ranges(score, known, int(z.defines["KEYS"]))
     wants.append(Want(z.values, values, lambda m: m[: len(values)], bare=True))
     return [Want(z.logs, logs, lambda m: m[: len(values), :: 4 * s.d4], bare=True), *wants]
+
+
+def attend_ranges(b: Bench, s: SimpleNamespace) -> list[Want]:
+    """Records the attention of one row in ranges, and a product, which combines them; a window masks scores."""
+    heads, s = s.n_head * s.group, SimpleNamespace(**vars(s) | {"rows": 1})
+    s.pos = min(s.pos, b.limits.max_texture_size - 10)
+    v = _cache(b, s, "v")
+    masked = _masked(b, SimpleNamespace(**vars(s) | {"n_head": heads}), v.rows)
+    masked[:, : max(s.pos + 1 - s.window, 0) if s.window else 0] = ref.MASKED
+    x, w = b.given("x", masked), b.weight("w", v.cols * s.group, s.cols)
+    b.pos = s.pos
+    z = ops.attend_ranges(b, x, v, heads, "z", s.group, s.window)
+    y = ops.combine(b, ops.matvec(b, z, w, "partial_sums", contiguous=s.contiguous), "y")
+    score, known = _cube(b.held["x"][:, : s.pos + 1], heads), shared(b.held["v"][: s.pos + 1], s.n_head, s.group)
+    return [Want(y, ref.matmul(ref.attend(ref.softmax(score), known), b.held["w"][: w.rows]))]
 
 
 def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
@@ -347,6 +362,13 @@ CASES = {
     "attend": Case(shapes(**ATTENTION), attend, (4e-6, 2)),
     "attention": Case(shapes(**ATTENTION), attention, (1e-5, 4)),
     "attend_row": Case(shapes(**ATTENTION | RANGES | {"contiguous": CONTIGUOUS}), attend_row, (2e-5, 8)),
+    "attend_ranges": Case(
+        shapes(
+            **ATTENTION | RANGES | GROUP | {"contiguous": ROW["contiguous"]}, window=st.sampled_from([0, 21, 3, 300])
+        ),
+        attend_ranges,
+        (2e-5, 8),
+    ),
     "set_pattern": Case(shapes(**ATTENTION), set_pattern, (0.0, 1)),
     "grouped": Case(shapes(**ATTENTION, **GROUP), grouped, (1e-5, 16)),
     "grouped_row": Case(

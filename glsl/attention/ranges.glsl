@@ -1,0 +1,16 @@
+// Divides the attention of one row among the fragments of a GPU. The keys to which the row attends are in at most
+// RANGES ranges, which have the same number of keys, a multiple of RANGE_KEYS. The last range may have fewer keys. With
+// WINDOW, the row attends to the last WINDOW keys; the first range may begin with up to three earlier keys, whose scores
+// are masked, so that it begins with a texel of scores.
+int first_key() {
+#ifdef WINDOW
+  return max(pos - WINDOW + 1, 0) / 4 * 4;
+#else
+  return 0;
+#endif
+}
+
+int keys_of_range() { return RANGE_KEYS * (1 + (pos - first_key()) / (RANGE_KEYS * RANGES)); }
+
+// Returns the number of the last range that has keys.
+int last_range() { return (pos - first_key()) / keys_of_range(); }
