@@ -11,6 +11,7 @@ import { compileAll } from "./shaders";
 import { yielder } from "./wait";
 
 const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for draws that read its buffer
+const SENT_TOGETHER = 40; // passes; Chrome checks its fences after each flush, before it executes the passes that follow
 
 export type Texels = Float32Array | Uint32Array;
 
@@ -470,6 +471,7 @@ export class Player {
       else if (s.bands === 1) gl.drawArrays(gl.TRIANGLES, s.covering[2], 3);
       else this.banded(s, scalars);
       if (s.scissored) gl.disable(gl.SCISSOR_TEST);
+      if ((i + 1 - first) % SENT_TOGETHER === 0) gl.flush();
     }
     if (last === steps.length) this.pingPong.swap(entry, this.textures);
   }
