@@ -130,7 +130,14 @@ def test_a_scaled_and_a_steered_model_write_what_they_write_on_the_desktop(opene
         opened.evaluate("(word) => glgpt.intervene([word])", word)
         wanted = list(desktop.generate_ids(ids, WRITTEN, temperature=0, interventions=changes))
         assert opened.evaluate(script, asked) == wanted != whole, word
-    assert "is not a change of a part" in opened.evaluate("glgpt.intervene(['h.3*x']).catch((error) => error.message)")
+    failing = "(word) => glgpt.intervene([word]).catch((error) => error.message)"
+    for wrong, said in {
+        "h.3*x": "is not a change of a part",
+        "h.3@1@": "The other text is empty",
+        f"h.3~{'a' * 3000}~~1": "The text to steer towards has",
+        f"h.3~a~{'a' * 3000}~1": "The text to steer away from has",
+    }.items():
+        assert said in opened.evaluate(failing, wrong)
 
 
 def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None:

@@ -20,12 +20,12 @@ class InterventionStore {
     return given(found.tokens) === given(generation.tokens.value) ? found.tokens : null;
   });
   private readonly original = signal<{ tokens: readonly Tok[]; sampling: string } | null>(null);
-  /** Progress or error message of the pending intervention. */
-  readonly status = computed(() =>
-    this.pending.value ? models.compilingOr("Changing the model…") : this.problem.value,
-  );
-  private readonly pending = signal(false);
-  private readonly problem = signal("");
+  /** True while a change of the model is applied. */
+  readonly busy = signal(false);
+  /** The error message of the last change; "": it succeeded, or the visitor has dismissed the message. */
+  readonly problem = signal("");
+  /** The progress of the change that is applied, or the last change's error message. */
+  readonly status = computed(() => (this.busy.value ? models.compilingOr("Changing the model…") : this.problem.value));
   /**
    * For each token of the original text, by how many nats the interventions change its log-probability (NaN in the
    * prompt); null: not computed yet.
@@ -48,7 +48,7 @@ class InterventionStore {
       this.original.value = { tokens: generation.tokens.value, sampling: JSON.stringify(settings.sampling()) };
     batch(() => {
       this.problem.value = "";
-      this.pending.value = parts.length > 0;
+      this.busy.value = parts.length > 0;
     });
     let problem = "";
     await engine()
@@ -57,7 +57,7 @@ class InterventionStore {
     if (replaced()) return;
     if (problem) this.parts.value = engine().model.interventions.parts;
     this.problem.value = problem;
-    this.pending.value = false;
+    this.busy.value = false;
     if (!this.applied.value) this.original.value = null;
     this.shifts.value = null;
     if (again) await generation.again();
@@ -76,10 +76,10 @@ class InterventionStore {
   /** Shows the interventions of the model that replaced the previous one. */
   reset(): void {
     const { parts } = engine().model.interventions;
-    if (this.pending.value) void engine().intervene(parts); // a change that still waits would change the new model
+    if (this.busy.value) void engine().intervene(parts); // a change that still waits would change the new model
     batch(() => {
       this.parts.value = parts;
-      this.pending.value = false;
+      this.busy.value = false;
       this.problem.value = "";
       this.original.value = null;
     });

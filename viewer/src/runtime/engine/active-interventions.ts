@@ -88,20 +88,23 @@ export class ActiveInterventions {
    */
   private async valuesFor({ part, steering, patch }: Intervention): Promise<Float32Array | null> {
     const { manifest } = this.model;
-    if (patch) return this.rowOf(patched(manifest, part).name, patch.text, patch.position);
+    if (patch) return this.rowOf("other text", patched(manifest, part).name, patch.text, patch.position);
     if (!steering) return null;
     const name = streamBehind(manifest, part);
     const { towards, away } = steering;
-    const to = towards ? await this.rowOf(name, towards) : null;
-    const from = away ? await this.rowOf(name, away) : null;
+    const to = towards ? await this.rowOf("text to steer towards", name, towards) : null;
+    const from = away ? await this.rowOf("text to steer away from", name, away) : null;
     return (to ?? from!).map((_, i) => (to?.[i] ?? 0) - (from?.[i] ?? 0));
   }
 
-  /** Returns an activation at a position of a text, or at its last token if the text is shorter. */
-  private async rowOf(name: string, text: string, position = Infinity): Promise<Float32Array> {
+  /**
+   * Returns an activation at a position of a text, or at its last token if the text is shorter. `what` names the text
+   * in an error message.
+   */
+  private async rowOf(what: string, name: string, text: string, position = Infinity): Promise<Float32Array> {
     const { model } = this;
     const ids = must(model.tokenizer, "a tokenizer").prompt(text);
-    model.check(ids);
+    model.check(ids, what);
     const { shape, data } = must((await model.activations.capture.run(ids, [name])).get(name), name);
     const [rows = 1, width = 1] = shape;
     const row = Math.min(position, rows - 1);

@@ -455,21 +455,21 @@ export class Model {
     return this.kept(() => this.build(), signal);
   }
 
-  /** Throws PageError for ids that are not a prompt which fits the context. */
-  check(ids: readonly number[]): void {
+  /** Throws PageError for ids that are not a text which fits the context. `what` names the text in the message. */
+  check(ids: readonly number[], what = "prompt"): void {
     const { n_positions } = this.manifest.config;
     if (ids.length > n_positions) {
       throw new PageError(
-        `The prompt has ${ids.length} tokens and the model's context holds ${n_positions}; shorten it.`,
+        `The ${what} has ${ids.length} tokens and the model's context holds ${n_positions}; shorten it.`,
       );
     }
-    this.checkIds(ids);
+    this.checkIds(ids, what);
   }
 
   /** Throws PageError for an empty text and for ids outside the vocabulary. */
-  checkIds(ids: readonly number[]): void {
+  checkIds(ids: readonly number[], what = "prompt"): void {
     const { vocab_size } = this.manifest.config;
-    if (ids.length === 0) throw new PageError("The prompt is empty; give at least one character.");
+    if (ids.length === 0) throw new PageError(`The ${what} is empty; give at least one character.`);
     const wrong = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocab_size));
     if (wrong !== undefined) throw new PageError(`Id ${wrong} is outside the vocabulary of ${vocab_size}.`);
   }

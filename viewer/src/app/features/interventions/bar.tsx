@@ -68,6 +68,16 @@ function InterventionBar() {
   return (
     <div class={style.bar} data-interventions="" role="status">
       <span>{interventions.status.value || "Changed model:"}</span>
+      {interventions.problem.value && (
+        <button
+          class={ui.quiet}
+          aria-label="Dismiss the message"
+          title="Dismiss"
+          onClick={() => (interventions.problem.value = "")}
+        >
+          <Icon of={X} />
+        </button>
+      )}
       {parts.map((part) => (
         <span key={part} class={style.change}>
           <button class={ui.quiet} title="Undo this change" onClick={() => void interventions.toggle(part)}>

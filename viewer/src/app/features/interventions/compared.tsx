@@ -11,7 +11,7 @@ const SHOWN = 6; // alternatives listed for each text
 const MAX_SHIFT = 3; // nats: a token has its deepest colour if its log-probability changes by this much or more
 
 /** True if both texts, before and after the change, are complete. */
-export const bothWritten = () => !generation.running.value && !interventions.status.value;
+export const bothWritten = () => !generation.running.value && !interventions.busy.value;
 
 /** Returns the position of the first generated token in which the changed model's text differs, or -1. */
 export const parting = (whole: readonly Tok[], now: readonly Tok[]) =>

@@ -22,7 +22,7 @@ export function AblateButton({ part }: { part: string }) {
       class={style.ablate}
       data-ablate={part}
       aria-pressed={is}
-      disabled={Boolean(interventions.status.value) && !is}
+      disabled={interventions.busy.value && !is}
       title={
         is ? "Switch it on again" : "Ablate: switch this part off and generate the text again, to see what changes"
       }
@@ -58,7 +58,7 @@ export function LooksAt({ part }: { part: string }) {
       Attends to
       <select
         value={made?.pattern ?? ""}
-        disabled={Boolean(interventions.status.value)}
+        disabled={interventions.busy.value}
         onChange={(e) => {
           const pattern = e.currentTarget.value;
           void interventions.set([...others(part, "pattern"), ...(pattern ? [written({ part, pattern })] : [])]);
@@ -104,7 +104,7 @@ export function Strength({ of }: { of: string }) {
       aria-label={`Strength of ${named(of)}`}
       title={`Multiplies ${change.steering ? "the direction" : "what this part adds to the stream; 0 switches it off"}`}
       value={change.factor}
-      disabled={Boolean(interventions.status.value)}
+      disabled={interventions.busy.value}
       onChange={(e) => {
         const other = written({ ...change, factor: Number(e.currentTarget.value) });
         void interventions.set(interventions.parts.value.map((each) => (each === of ? other : each)));
@@ -159,7 +159,7 @@ function Patch({ block, token }: { block: number; token: number }) {
           ))}
         </select>
       </label>
-      <button disabled={!text.value || Boolean(interventions.status.value)} onClick={patch}>
+      <button disabled={!text.value || interventions.busy.value} onClick={patch}>
         Patch
       </button>
     </details>
@@ -194,7 +194,7 @@ function Steer({ block }: { block: number }) {
       </p>
       {field("Towards", towards, "I love")}
       {field("Away from", away, "I hate")}
-      <button disabled={!towards.value || Boolean(interventions.status.value)} onClick={steer}>
+      <button disabled={!towards.value || interventions.busy.value} onClick={steer}>
         Steer
       </button>
     </details>
