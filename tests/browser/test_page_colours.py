@@ -36,7 +36,8 @@ CONTRASTS = """() => {
   const found = [];
   const measure = (element, text, middle) => {
     const style = getComputedStyle(element);
-    if (element.closest(':disabled, label:has(:disabled)') || style.visibility !== 'visible') return;
+    const disabled = element.closest(':disabled, [aria-disabled=true], label:has(:disabled)');
+    if (disabled || style.visibility !== 'visible') return;
     element.scrollIntoView({block: 'center', inline: 'center'});
     const box = middle();
     if (box.width < 2 || box.height < 2) return;

@@ -5,6 +5,7 @@ import { Scissors, Undo2 } from "lucide";
 import { parseIntervention, scales, written } from "../../../runtime/engine/interventions";
 import { interventions } from "../../stores/interventions";
 import { engine } from "../../stores/model";
+import { Button } from "../../ui/button";
 import { classes } from "../../ui/classes";
 import { Icon } from "../../ui/icon";
 import { interventionName } from "../../ui/names";
@@ -18,18 +19,18 @@ export function AblateButton({ part }: { part: string }) {
   const made = interventions.parts.value.find((each) => scales(each) && parseIntervention(each).part === part);
   const is = made !== undefined;
   return (
-    <button
+    <Button
       class={style.ablate}
       data-ablate={part}
       aria-pressed={is}
-      disabled={interventions.busy.value && !is}
+      off={interventions.busy.value && !is}
       title={
         is ? "Switch it on again" : "Ablate: switch this part off and generate the text again, to see what changes"
       }
       onClick={() => void interventions.toggle(made ?? part)}
     >
       <Icon of={is ? Undo2 : Scissors} /> {is ? "Restore" : "Ablate"} {named(part)}
-    </button>
+    </Button>
   );
 }
 
@@ -58,7 +59,6 @@ export function LooksAt({ part }: { part: string }) {
       Attends to
       <select
         value={made?.pattern ?? ""}
-        disabled={interventions.busy.value}
         onChange={(e) => {
           const pattern = e.currentTarget.value;
           void interventions.set([...others(part, "pattern"), ...(pattern ? [written({ part, pattern })] : [])]);
@@ -104,7 +104,6 @@ export function Strength({ of }: { of: string }) {
       aria-label={`Strength of ${named(of)}`}
       title={`Multiplies ${change.steering ? "the direction" : "what this part adds to the stream; 0 switches it off"}`}
       value={change.factor}
-      disabled={interventions.busy.value}
       onChange={(e) => {
         const other = written({ ...change, factor: Number(e.currentTarget.value) });
         void interventions.set(interventions.parts.value.map((each) => (each === of ? other : each)));
@@ -159,9 +158,9 @@ function Patch({ block, token }: { block: number; token: number }) {
           ))}
         </select>
       </label>
-      <button disabled={!text.value || interventions.busy.value} onClick={patch}>
+      <Button off={!text.value || interventions.busy.value} onClick={patch}>
         Patch
-      </button>
+      </Button>
     </details>
   );
 }
@@ -194,9 +193,9 @@ function Steer({ block }: { block: number }) {
       </p>
       {field("Towards", towards, "I love")}
       {field("Away from", away, "I hate")}
-      <button disabled={!towards.value || interventions.busy.value} onClick={steer}>
+      <Button off={!towards.value || interventions.busy.value} onClick={steer}>
         Steer
-      </button>
+      </Button>
     </details>
   );
 }

@@ -13,6 +13,7 @@ import { Sampling, Sliders } from "./sampling";
 import { Several, SeveralButton } from "./several";
 import { Alternatives, MAX_BITS, surprise, Token, unchoose, walk } from "./token-text";
 import { CARD, openCard } from "../tour";
+import { Button } from "../../ui/button";
 import { Icon } from "../../ui/icon";
 import { NumberField } from "../../ui/number";
 import { route, type View } from "../../stores/route";
@@ -93,12 +94,9 @@ function Invitations() {
   return (
     <div class={style.invitations} role="group" aria-label="Try this first">
       <span class={ui.dim}>Try this first:</span>
-      <button
-        disabled={!ready || generation.running.value || !generation.tokens.value.length}
-        onClick={() => void draw()}
-      >
+      <Button off={!ready || generation.running.value || !generation.tokens.value.length} onClick={() => void draw()}>
         <b>1</b> Draw the next token
-      </button>
+      </Button>
       <button disabled={!ready} onClick={() => openCard(CARD.attention, true)}>
         <b>2</b> See what it attends to
       </button>
@@ -193,18 +191,18 @@ function Prompt() {
             Generate
           </button>
         )}
-        <button disabled={busy} title="Generate one more token" onClick={() => void generation.go(1)}>
+        <Button off={busy} title="Generate one more token" onClick={() => void generation.go(1)}>
           Step
-        </button>
-        <button
-          disabled={busy}
+        </Button>
+        <Button
+          off={busy}
           title="Generate more tokens, as many as “Length” sets"
           onClick={() => void generation.go(settings.tokens.value)}
         >
           Continue
-        </button>
-        <button
-          disabled={busy}
+        </Button>
+        <Button
+          off={busy}
           title="Generate again with another seed"
           onClick={() => {
             settings.reseed();
@@ -212,7 +210,7 @@ function Prompt() {
           }}
         >
           Reroll
-        </button>
+        </Button>
       </div>
       <Examples />
       <Sampling />
