@@ -66,7 +66,11 @@ def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[
     assert messages(page)[0] == first[0]
     page.get_by_role("button", name="Edit").click()
     page.get_by_role("textbox", name="Edit the message").fill("other")
-    page.keyboard.press("Enter")
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention").click()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Chat").click()
+    edited = page.get_by_role("textbox", name="Edit the message")
+    assert edited.input_value() == "other"
+    edited.press("Enter")
     page.locator("[data-part=message]", has_text="other").wait_for()
     page.get_by_role("button", name="Regenerate").wait_for()
     page.get_by_role("button", name="Regenerate").click()

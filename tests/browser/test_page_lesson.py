@@ -290,3 +290,14 @@ def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
     page.evaluate("location.hash = '#prompt=To+be&tokens=3&tour=6'")
     page.get_by_role("heading", name="The residual stream").wait_for()
     page.get_by_role("region", name="Blocks").wait_for()
+
+
+def test_a_button_keeps_the_focus_while_the_text_is_written(page: Any) -> None:
+    button = page.get_by_role("button", name="Continue", exact=True)
+    button.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('.text-caret')")
+    page.keyboard.press("Enter")  # does nothing: the text is still written
+    page.wait_for_function("!document.querySelector('.text-caret')")
+    assert page.evaluate("document.activeElement.textContent") == "Continue"
+    assert page.evaluate("document.querySelectorAll('.text-token:not(.text-given)').length") == 24

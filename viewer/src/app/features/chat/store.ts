@@ -29,8 +29,8 @@ class ChatStore {
   readonly draft = signal("");
   readonly system = signal("");
   readonly length = signal(CHAT_TOKENS);
-  /** The index of the message that is edited; null: none. */
-  readonly editing = signal<number | null>(null);
+  /** The index of the message that is edited, and the edited text; null: none. */
+  readonly editing = signal<{ at: number; text: string } | null>(null);
   /** A notice or an error. */
   readonly status = signal("");
   /** True from when a message is sent until its answer is complete. */

@@ -1,7 +1,6 @@
 // The Chat view: a conversation with the model. Each answer can be opened to show its tokens.
 
 import { Check, Copy, MessageSquare, Pencil, RefreshCw, SendHorizontal } from "lucide";
-import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { ChatMessage } from "../../../runtime/chat/template";
 import type { Manifest } from "../../../runtime/engine/manifest";
@@ -135,11 +134,12 @@ function Welcome({ about: { model, prompts, split }, coming = false }: { about: 
 
 /** Shows a message of the user, which can be edited. */
 function Question({ message, at }: { message: ChatMessage; at: number }) {
-  const text = useSignal(message.content);
-  if (chat.editing.value === at) {
+  const { value: editing } = chat.editing;
+  if (editing?.at === at) {
+    const { text } = editing;
     const save = () => {
-      if (!text.value.trim()) return;
-      void chat.edit(at, text.value);
+      if (!text.trim()) return;
+      void chat.edit(at, text);
       focusMessage();
     };
     const cancel = () => {
@@ -156,14 +156,14 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
       >
         <Field
           label="Edit the message"
-          value={text.value}
-          onInput={(value) => (text.value = value)}
+          value={text}
+          onInput={(value) => (chat.editing.value = { at, text: value })}
           onEnter={save}
           onEscape={cancel}
           focused
         />
         <div class={ui.buttons}>
-          <button class={ui.primary} disabled={!text.value.trim()}>
+          <button class={ui.primary} disabled={!text.trim()}>
             Send again
           </button>
           <button type="button" onClick={cancel}>
@@ -185,10 +185,7 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
           class={style.action}
           aria-label="Edit"
           title="Edit the message and answer it again"
-          onClick={() => {
-            text.value = message.content;
-            chat.editing.value = at;
-          }}
+          onClick={() => (chat.editing.value = { at, text: message.content })}
         >
           <Icon of={Pencil} />
         </button>
