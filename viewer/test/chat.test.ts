@@ -196,3 +196,15 @@ it("keeps the system prompt of the conversation if a link has none", async () =>
   readParams(params, new URLSearchParams("view=text"));
   expect(chat.system.value).toBe("Be brief.");
 });
+
+it("shows after a cancelled edit that another tab has deleted the conversation", async () => {
+  const other = new Conversations();
+  await select(conversation("a", "0", "1"));
+  chat.editing.value = { at: 0, text: "edited" };
+  await other.remove("a");
+  await vi.waitFor(() => expect(chat.conversations.all.value).toEqual([]));
+  await new Promise((resolve) => setTimeout(resolve)); // until the tab has been notified
+  expect(shown()).toEqual(["a0", "a1"]);
+  chat.cancelEdit();
+  expect(shown()).toEqual([]);
+});

@@ -43,6 +43,8 @@ class ChatStore {
   private opened = 0; // number of conversations that were opened
   private readonly stops = new Queue();
   private readonly saves = new Queue();
+  /** The last change of another tab that was not shown, because a message was edited; null: none. */
+  private missed: Parameters<ChatStore["follow"]> | null = null;
   /** By the index of a message: the tokens of an earlier answer and its prompt; `from`: the answer's first position. */
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>();
 
@@ -109,11 +111,18 @@ class ChatStore {
   /** Replaces a message of the user by `text`, removes everything after it, and answers the new message. */
   async edit(index: number, text: string): Promise<void> {
     await this.stop();
-    this.editing.value = null;
+    this.editing.value = this.missed = null;
     const { messages } = this.current.value;
     this.forget(index);
     this.change({ messages: [...messages.slice(0, index), { role: "user", content: text }], dropped: 0 });
     await this.reply();
+  }
+
+  /** Ends the editing of a message without a change, and shows what another tab has changed since it began. */
+  cancelEdit(): void {
+    const { missed } = this;
+    this.editing.value = this.missed = null;
+    if (missed) this.follow(...missed);
   }
 
   /**
@@ -206,10 +215,15 @@ class ChatStore {
 
   /**
    * Called when another tab has stored the conversation `id`, or has removed it (`found` is undefined). If it is the
-   * current conversation, shows the other tab's version, unless this tab is changing the conversation.
+   * current conversation, shows the other tab's version, unless this tab is changing the conversation; while a message
+   * is edited, `cancelEdit` shows it.
    */
   private follow(id: string, found: Conversation | undefined): void {
-    if (id !== this.current.value.id || this.answering.value || this.editing.value !== null) return;
+    if (id !== this.current.value.id || this.answering.value) return;
+    if (this.editing.value) {
+      this.missed = [id, found];
+      return;
+    }
     if (this.saves.restingMs < 0) {
       // the running `save` may be storing this conversation and handles the other tab's change: read it afterwards
       void this.saves.idle.then(async () => this.follow(id, await this.conversations.read(id)));
@@ -267,7 +281,7 @@ class ChatStore {
     this.opened++;
     this.current.value = conversation;
     this.system.value = conversation.system;
-    this.answer.value = this.editing.value = null;
+    this.answer.value = this.editing.value = this.missed = null;
     this.forget();
     this.status.value = "";
     this.conversations.open(conversation);

@@ -143,7 +143,7 @@ function Question({ message, at }: { message: ChatMessage; at: number }) {
       focusMessage();
     };
     const cancel = () => {
-      chat.editing.value = null;
+      chat.cancelEdit();
       focusMessage();
     };
     return (
