@@ -208,3 +208,18 @@ it("shows after a cancelled edit that another tab has deleted the conversation",
   chat.cancelEdit();
   expect(shown()).toEqual([]);
 });
+
+it("keeps the message that is being written when the tab is reloaded", async () => {
+  const kept = new Map<string, string>();
+  vi.stubGlobal("sessionStorage", {
+    getItem: (key: string) => kept.get(key) ?? null,
+    setItem: (key: string, value: string) => kept.set(key, value),
+  });
+  chat.draft.value = "to be sent";
+  vi.resetModules();
+  const again = await import("../src/app/features/chat/store");
+  expect(again.chat.draft.value).toBe("to be sent");
+  again.chat.draft.value = "";
+  expect([...kept.values()]).toContain('""');
+  vi.unstubAllGlobals();
+});

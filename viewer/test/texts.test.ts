@@ -15,8 +15,14 @@ import { models } from "../src/app/stores/model";
 import type { TrainingIndex } from "../src/runtime/engine/manifest";
 
 const loaded = new Map<string, (text: string) => void>();
+const kept = new Map<string, string>();
 
 beforeEach(() => {
+  kept.clear();
+  vi.stubGlobal("sessionStorage", {
+    getItem: (key: string) => kept.get(key) ?? null,
+    setItem: (key: string, value: string) => kept.set(key, value),
+  });
   const bundled = (name: string) => new Promise<string>((resolve) => loaded.set(name, resolve));
   const fetchText = (_: string, { signal }: FetchOptions) =>
     new Promise((_, reject) => signal?.addEventListener("abort", () => reject(new Error("Stopped."))));
@@ -162,4 +168,31 @@ it("cleans up the text that follows a restored training as that training's text"
   session.value = null;
   await train.take([new File(["next"], "next.txt")]);
   expect([train.text.value, train.cleaning.value]).toEqual(["next", ["headers"]]);
+});
+
+/** Returns the store of a page that is opened again in this tab. */
+async function reloaded() {
+  vi.resetModules();
+  const { models } = await import("../src/app/stores/model");
+  const { train } = await import("../src/app/features/train/store");
+  const bundled = () => Promise.resolve("quick text");
+  const offers = { ready: () => Promise.resolve(found), rate: () => Promise.resolve(0), bundled };
+  const training = { offers, session: null, restore: () => Promise.resolve(null), renderer: "" };
+  models.engine = { training } as unknown as Glgpt;
+  await train.open();
+  return train;
+}
+
+it("keeps a typed text when the tab is reloaded, until another text replaces it", async () => {
+  await train.type("my own text");
+  const again = await reloaded();
+  expect([again.text.value, again.source.value, again.set.value]).toEqual(["my own text", "", ""]);
+  await again.take([new File(["from a file"], "a.txt")]);
+  expect((await reloaded()).text.value).toBe("quick text");
+});
+
+it("keeps no typed text that is too long for the browser's storage", async () => {
+  await train.type("my own text");
+  await train.type("x".repeat(1_000_001));
+  expect((await reloaded()).text.value).toBe("quick text");
 });

@@ -2,6 +2,7 @@
 // policy): reading then returns null, and writing returns false.
 
 const TEST = "glgpt test"; // key of a test value, which is deleted at once
+const MAX_TEXT = 1_000_000; // maximum characters of a stored text; browsers store about 5 million for a host
 
 class GuardedStorage {
   constructor(private readonly area: () => Storage) {}
@@ -30,6 +31,17 @@ class GuardedStorage {
     } catch {
       return false;
     }
+  }
+
+  /** Returns the stored text; "": no text is stored. */
+  readText(key: string): string {
+    const text = this.read(key);
+    return typeof text === "string" ? text : "";
+  }
+
+  /** Stores a text. Stores none if the text has more than `MAX_TEXT` characters, or if the browser refuses. */
+  writeText(key: string, text: string): void {
+    if (text.length > MAX_TEXT || !this.write(key, text)) this.write(key, "");
   }
 }
 

@@ -10,10 +10,12 @@ import { settings } from "../../stores/settings";
 import { reason } from "../../../runtime/gl/errors";
 import { Queue } from "../../../runtime/gl/wait";
 import { randomId } from "../../../runtime/io/random-id";
+import { tabStorage } from "../../../runtime/io/storage";
 import { Conversations, type Conversation } from "./conversations";
 import { readSaved } from "./saved";
 
 const TITLE = 60; // characters of a conversation's title
+const DRAFT = `glgpt chat draft ${location.pathname}`; // the key of `ChatStore.draft`
 
 /** An answer whose tokens are part of the text that the other views show. */
 interface Answer {
@@ -26,7 +28,8 @@ interface Answer {
 class ChatStore {
   readonly conversations = new Conversations((...change) => this.follow(...change));
   readonly current = signal<Conversation>(blank(""));
-  readonly draft = signal("");
+  /** The message that is being written. The tab keeps it when it is reloaded. */
+  readonly draft = signal(tabStorage.readText(DRAFT));
   readonly system = signal("");
   readonly length = signal(CHAT_TOKENS);
   /** The index of the message that is edited, and the edited text; null: none. */
@@ -81,6 +84,7 @@ class ChatStore {
       const { shown } = this.conversations;
       if (shown && !this.current.value.messages.length) this.open(shown);
     });
+    effect(() => tabStorage.writeText(DRAFT, this.draft.value));
     effect(() => {
       const { value: written } = this.written;
       const text = written?.tokens.map((tok) => tok.text).join("");

@@ -10,7 +10,7 @@ import { engine } from "../../stores/model";
 import { throttled } from "../../stores/throttled";
 import { offerFile } from "../../ui/tools";
 import { TrainParams } from "./params";
-import { TextStore, type Busy } from "./text-store";
+import { TextStore, TYPED, type Busy } from "./text-store";
 
 const FRAME_MS = 100; // ms between two updates of the metrics: rendering the page slows a software driver down
 const RATE = "glgpt training rate"; // prefix of the storage key of `deviceRate`; the GPU's name follows
@@ -57,7 +57,8 @@ class TrainStore extends TextStore {
     if (!chosen) this.choose(found.sizes[0]!);
     const wanted = this.link.apply();
     const { name } = found.texts.find((text) => text.name === wanted) ?? found.texts[0]!;
-    const set = this.documents.value.length ? Promise.resolve() : this.putSet(name);
+    const typed = wanted === null ? this.typed() : ""; // a link with a data set replaces the typed text
+    const set = this.documents.value.length ? Promise.resolve() : typed ? this.put([typed], "") : this.putSet(name);
     const failure = await set.then(
       () => null,
       (error: unknown) => (error instanceof Error ? error : new Error(reason(error))),
@@ -80,7 +81,8 @@ class TrainStore extends TextStore {
         found.scorer.count().catch((error: unknown) => console.warn("baselines:", error));
       const { offer, origin, text, rates, seed, evalEvery, sampleEvery } = found.plan;
       if (text !== null && text !== this.text.value) {
-        void this.put([text], origin?.source ?? "", "", []); // it is cleaned up already
+        const named = origin && origin.source !== TYPED ? origin.source : "";
+        void this.put([text], named, "", []); // it is cleaned up already
         this.cleaning.value = CLEANING.filter((step) => origin?.cleaned.includes(step) ?? true);
       }
       this.preset.value = offer.name;

@@ -3,12 +3,14 @@
 import { signal } from "@preact/signals";
 import { CLEANING, type CleaningStep, type Inspection, type Removed } from "../../../training/cleaning";
 import type { FetchedText } from "../../../training/fetching";
+import { tabStorage } from "../../../runtime/io/storage";
 import { prepared } from "../../../training/prepare";
 import { engine } from "../../stores/model";
 import { SettingsStore } from "./settings";
 
 export const LONG = 200_000; // maximum characters of an editable text
 export const HELD = 0.1; // share of the text that is held out for validation
+export const TYPED = "typed"; // the source of a text that was typed or pasted, in the files of a training
 
 /** Reports the preparation in progress and its share done (null: unknown). `what` is null once it has ended. */
 export type Busy = (what: string | null, share?: number | null) => void;
@@ -67,6 +69,14 @@ export class TextStore extends SettingsStore {
     return this.prepare(...args);
   };
 
+  /** Replaces the text with one that the visitor types or pastes. */
+  readonly type = (text: string) => this.put([text], "");
+
+  private readonly typedKey = () => `glgpt training text ${location.pathname}`;
+
+  /** Returns the typed text that the tab showed before it was reloaded; "": none. */
+  protected readonly typed = () => tabStorage.readText(this.typedKey());
+
   /** Does the same as `put`, for a choice that was made already. */
   protected prepare(
     from: string[],
@@ -78,6 +88,7 @@ export class TextStore extends SettingsStore {
     this.source.value = named;
     this.set.value = kind;
     this.cleaning.value = steps;
+    tabStorage.writeText(this.typedKey(), named || kind ? "" : (from[0] ?? ""));
     const mine = ++this.asked;
     this.cleaned = prepared(from, steps, HELD).then((found) => {
       if (mine !== this.asked) return; // another text replaced this one
@@ -168,7 +179,7 @@ export class TextStore extends SettingsStore {
   /** Returns the source of the text, for the files of a training. */
   protected origin() {
     const came = this.fetched && this.documents.value[0] === this.fetched.text ? this.fetched : null;
-    const named = this.set.value ? `glgpt ${this.set.value}` : this.source.value || "typed";
+    const named = this.set.value ? `glgpt ${this.set.value}` : this.source.value || TYPED;
     return { source: came?.source ?? named, date: came?.date ?? null, cleaned: [...this.cleaning.value] };
   }
 }

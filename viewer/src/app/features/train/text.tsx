@@ -82,7 +82,7 @@ function Own({ fixed }: { fixed: boolean }) {
           rows={5}
           readOnly={fixed || long}
           value={long ? `${first.slice(0, 2000)}…` : first}
-          onInput={(e) => void train.put([e.currentTarget.value], "")}
+          onInput={(e) => void train.type(e.currentTarget.value)}
         />
       </label>
       <div class={ui.buttons}>
