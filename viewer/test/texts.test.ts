@@ -196,3 +196,18 @@ it("keeps no typed text that is too long for the browser's storage", async () =>
   await train.type("x".repeat(1_000_001));
   expect((await reloaded()).text.value).toBe("quick text");
 });
+
+it("removes an error when a text is typed", async () => {
+  await train.take([new File([""], "a.txt")]);
+  expect(train.problem.value).toBe("a.txt is empty.");
+  await train.type("my own text");
+  expect(train.problem.value).toBe("");
+});
+
+it("stays at the Data step when a training cannot start with the text", async () => {
+  train.stage.value = "data";
+  models.engine.training.create = () => Promise.reject(new Error("The text is too short."));
+  await train.start();
+  await train.step();
+  expect([train.stage.value, train.problem.value]).toEqual(["data", "The text is too short."]);
+});

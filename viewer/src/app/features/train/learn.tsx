@@ -51,7 +51,8 @@ function Controls() {
   const offer = train.offer();
   const fixed = train.session.value !== null;
   return (
-    <div class={classes(ui.panel, style.settings)}>
+    // another setting may have corrected what the last error was about
+    <div class={classes(ui.panel, style.settings)} onChangeCapture={() => (train.problem.value = "")}>
       <h2>Size and schedule</h2>
       <div class={classes(ui.fields, style.fields)}>
         <label class={ui.field} title="The number of parameters that the model learns, in millions">

@@ -167,8 +167,8 @@ class TrainStore extends TextStore {
 
   readonly start = () =>
     this.attempt(async (busy) => {
-      this.watch();
       const found = await this.made(busy);
+      this.watch();
       if (found.status === "done") found.plan.rates.steps = Math.max(this.schedule.steps.value, found.step);
       void found.start();
     });
@@ -177,8 +177,8 @@ class TrainStore extends TextStore {
 
   readonly step = () =>
     this.attempt(async (busy) => {
-      this.watch();
       const found = await this.made(busy);
+      this.watch();
       busy(null);
       await found.one();
     });

@@ -70,7 +70,7 @@ export class TextStore extends SettingsStore {
   };
 
   /** Replaces the text with one that the visitor types or pastes. */
-  readonly type = (text: string) => this.put([text], "");
+  readonly type = (text: string) => this.attempt(() => this.put([text], ""));
 
   private readonly typedKey = () => `glgpt training text ${location.pathname}`;
 
