@@ -8,13 +8,19 @@ interface NumberProps {
   of: Signal<number>;
   min: number;
   max?: number;
-  step: number | "any";
+  /** 1: the field has integers; "any": it has any numbers. */
+  step: 1 | "any";
   hint: string;
   fixed?: boolean;
   onSet?: () => void;
 }
 
-/** Shows a number input. Clamps an entered number to `min` and `max`; other input leaves the value unchanged. */
+/** Returns an entered number, rounded to an integer if `step` is 1, and clamped to `min` and `max`. */
+export function fitted(value: number, { min, max = Infinity, step }: Pick<NumberProps, "min" | "max" | "step">) {
+  return Math.min(max, Math.max(min, step === 1 ? Math.round(value) : value));
+}
+
+/** Shows a number input, which fits an entered number to its range. Other input leaves the value unchanged. */
 export function NumberField({ label, of, min, max = Infinity, step, hint, fixed = false, onSet }: NumberProps) {
   return (
     <label class={ui.field} title={hint}>
@@ -29,7 +35,7 @@ export function NumberField({ label, of, min, max = Infinity, step, hint, fixed 
         value={of.value}
         onChange={(e) => {
           const value = e.currentTarget.valueAsNumber;
-          if (Number.isFinite(value)) of.value = Math.min(max, Math.max(min, value));
+          if (Number.isFinite(value)) of.value = fitted(value, { min, max, step });
           onSet?.();
           e.currentTarget.value = String(of.value);
         }}

@@ -36,6 +36,7 @@ class LateParam implements AnyParam {
 }
 
 const NUMBERS = ["steps", "lr", "min_lr", "warmup", "evalEvery", "sampleEvery"] as const;
+const RATES: readonly string[] = ["lr", "min_lr"]; // the settings that are not integers
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
 /** Returns the default value of a setting; undefined if it is not known yet. */
@@ -69,7 +70,8 @@ export class TrainParams {
         signal,
         parse: (text) => {
           const value = parseNumber(text);
-          return value === undefined || value < 0 ? undefined : value;
+          if (value === undefined || value < 0) return undefined;
+          return RATES.includes(key) ? value : parseWhole(text);
         },
         format: (value) => (value === usual(settings, key) ? null : String(value)),
         default: () => signal.value,
