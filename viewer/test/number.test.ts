@@ -4,7 +4,7 @@ import { expect, it } from "vitest";
 import { TrainParams } from "../src/app/features/train/params";
 import { SettingsStore } from "../src/app/features/train/settings";
 import { readParams } from "../src/app/stores/link";
-import { fitted } from "../src/app/ui/number";
+import { fitted, numberText } from "../src/app/ui/number";
 import type { TrainingIndex } from "../src/runtime/engine/manifest";
 
 it("rounds an entered number if the field has integers, and clamps it to the range", () => {
@@ -22,4 +22,9 @@ it("reads integers of a link as integers, and ignores negative numbers", () => {
   params.apply();
   const { steps, warmup, evalEvery, sampleEvery, lr } = settings.schedule;
   expect([steps, warmup, evalEvery, sampleEvery, lr].map(({ value }) => value)).toEqual([20, 2, 7, 50, 0.0025]);
+});
+
+it("shows a number without the rounding errors of a calculation, and integers exactly", () => {
+  const numbers = [0.1 * 0.003, 0.0006 / 10, 0.0025, 1e-13, 120, Number.MAX_SAFE_INTEGER];
+  expect(numbers.map(numberText)).toEqual(["0.0003", "0.00006", "0.0025", "1e-13", "120", "9007199254740991"]);
 });

@@ -3,6 +3,8 @@
 import type { Signal } from "@preact/signals";
 import ui from "./shared.module.css";
 
+const DIGITS = 12; // significant digits of a shown number: the last ones of a float hold the errors of a calculation
+
 interface NumberProps {
   label: string;
   of: Signal<number>;
@@ -20,6 +22,10 @@ export function fitted(value: number, { min, max = Infinity, step }: Pick<Number
   return Math.min(max, Math.max(min, step === 1 ? Math.round(value) : value));
 }
 
+/** Returns a number with at most 12 digits, such as 0.0003 for 0.00030000000000000003. Integers have all digits. */
+export const numberText = (value: number) =>
+  String(Number.isInteger(value) ? value : Number(value.toPrecision(DIGITS)));
+
 /** Shows a number input, which fits an entered number to its range. Other input leaves the value unchanged. */
 export function NumberField({ label, of, min, max = Infinity, step, hint, fixed = false, onSet }: NumberProps) {
   return (
@@ -32,12 +38,12 @@ export function NumberField({ label, of, min, max = Infinity, step, hint, fixed 
         min={min}
         {...(max < Infinity ? { max } : {})}
         step={step}
-        value={of.value}
+        value={numberText(of.value)}
         onChange={(e) => {
           const value = e.currentTarget.valueAsNumber;
           if (Number.isFinite(value)) of.value = fitted(value, { min, max, step });
           onSet?.();
-          e.currentTarget.value = String(of.value);
+          e.currentTarget.value = numberText(of.value);
         }}
       />
     </label>
