@@ -49,6 +49,25 @@ def test_a_run_broken_by_its_rate_goes_back_and_learns(trainee: Any) -> None:
     page.evaluate(FOLLOW, "tokens=1&view=text")
 
 
+def test_a_training_that_is_done_continues_with_more_steps(trainee: Any) -> None:
+    page = trainee
+    page.evaluate(FOLLOW, "tokens=1&view=train&step=train")
+    page.evaluate(TRAIN, [{"text": PLAY, "config": QUIET, "steps": 3, "seed": SEED}, 0])
+    page.locator(".train-state", has_text="To continue, raise “Steps”").wait_for()
+    button = page.get_by_role("button", name="Continue")
+    expect(button).to_be_disabled()
+    page.get_by_text("Schedule", exact=True).click()
+    steps = page.get_by_role("spinbutton", name="Steps")
+    steps.fill("5.4")
+    steps.press("Tab")
+    assert steps.input_value() == "5"
+    expect(page.locator(".train-state")).not_to_contain_text("To continue")
+    button.click()
+    page.wait_for_function("glgpt.training.session.status === 'done'", polling=200)
+    assert page.evaluate("glgpt.training.session.step") == 5
+    page.evaluate(FOLLOW, "tokens=1&view=text")
+
+
 @pytest.mark.soak
 def test_a_state_that_is_no_number_is_not_kept(trainee: Any) -> None:
     """An infinite rate makes AdamW's update infinite. The step's loss is still finite: it precedes the update."""

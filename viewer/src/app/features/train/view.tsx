@@ -95,6 +95,9 @@ function heading(found: SessionState | null): string {
   ].join(", ");
 }
 
+const LEAVE_FIRST = "This device is training with others: leave that session first";
+const ENDED = "To continue, raise “Steps” under “Schedule” in the Train step.";
+
 /** Shows what the Start button will do. */
 function Plan() {
   const offer = train.offer();
@@ -114,6 +117,7 @@ function Buttons() {
   const busy = train.preparing.value !== null;
   // a training that is done can continue if the visitor sets a larger number of steps
   const ended = found?.status === "done" && train.schedule.steps.value <= found.step;
+  const why = federated.together() ? LEAVE_FIRST : ended ? ENDED : ""; // why Start is disabled
   const asked = useSignal(0); // id of the timer that runs while a second click deletes the model; 0: no timer
   const settle = () => {
     clearTimeout(asked.value);
@@ -132,12 +136,7 @@ function Buttons() {
             Go back to {found.checkpoint?.step ? `step ${found.checkpoint.step}` : "the beginning"}
           </button>
         ) : (
-          <button
-            class={ui.primary}
-            disabled={busy || ended || federated.together()}
-            title={federated.together() ? "This device is training with others: leave that session first" : ""}
-            onClick={() => void train.start()}
-          >
+          <button class={ui.primary} disabled={busy || why !== ""} title={why} onClick={() => void train.start()}>
             {found?.step ? "Continue" : "Start"}
           </button>
         )}
@@ -160,6 +159,7 @@ function Buttons() {
         <p class={style.state} role="status" data-status={found?.status ?? "none"} data-step={at}>
           {busy ? `${train.preparing.value!.what}…` : heading(found)}
           {!busy && !found && <Plan />}
+          {!busy && why === ENDED && <span class={ui.dim}> · {ENDED}</span>}
         </p>
       </div>
       <progress
