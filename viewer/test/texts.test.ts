@@ -1,6 +1,6 @@
 // Tests which text a training run uses if a visitor chooses another text while one loads, or restores a training.
 
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { beforeEach, expect, it, vi } from "vitest";
 import type { FetchOptions } from "../src/training/fetching";
 
@@ -210,4 +210,20 @@ it("stays at the Data step when a training cannot start with the text", async ()
   await train.start();
   await train.step();
   expect([train.stage.value, train.problem.value]).toEqual(["data", "The text is too short."]);
+});
+
+it("writes no link with settings that are not known yet", async () => {
+  vi.resetModules();
+  const { models } = await import("../src/app/stores/model");
+  const { train } = await import("../src/app/features/train/store");
+  const offers = { ready: () => Promise.resolve(found), rate: () => Promise.resolve(0), bundled: () => "quick text" };
+  const training = { offers, session: null, restore: () => Promise.resolve(null), renderer: "" };
+  models.engine = { training } as unknown as Glgpt;
+  const { readParams, writeParams } = await import("../src/app/stores/link");
+  readParams(train.link.all, new URLSearchParams("steps=20"));
+  const written = new Set<string | undefined>();
+  const unfollow = effect(() => void written.add(new Map(writeParams(train.link.all)).get("steps")));
+  await train.open();
+  unfollow();
+  expect([...written]).toEqual(["20"]);
 });

@@ -1,6 +1,6 @@
 // State and actions of the Train tab.
 
-import { effect, signal, untracked } from "@preact/signals";
+import { batch, effect, signal, untracked } from "@preact/signals";
 import { reason } from "../../../runtime/gl/errors";
 import { browserStorage } from "../../../runtime/io/storage";
 import { CLEANING } from "../../../training/cleaning";
@@ -52,10 +52,13 @@ class TrainStore extends TextStore {
     const judged = training.offers.rate().catch(() => 0); // 0: the first training measures the rate
     void judged.then((rate) => (this.deviceRate.value ||= this.remembered() || rate));
     busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
-    this.index.value = found;
-    const chosen = found.sizes.some(({ name }) => name === this.preset.value); // true after an earlier, failed call
-    if (!chosen) this.choose(found.sizes[0]!);
-    const wanted = this.link.apply();
+    // in a batch: a reload must not find a link with settings that are not known yet
+    const wanted = batch(() => {
+      this.index.value = found;
+      const chosen = found.sizes.some(({ name }) => name === this.preset.value); // true after an earlier, failed call
+      if (!chosen) this.choose(found.sizes[0]!);
+      return this.link.apply();
+    });
     const { name } = found.texts.find((text) => text.name === wanted) ?? found.texts[0]!;
     const typed = wanted === null ? this.typed() : ""; // a link with a data set replaces the typed text
     const set = this.documents.value.length ? Promise.resolve() : typed ? this.put([typed], "") : this.putSet(name);
