@@ -99,6 +99,7 @@ def test_every_tab_shows_the_model_in_training(site: Path, serve: Serve, browse:
         page.get_by_role("navigation").get_by_role("button", name=view, exact=True).click()
         page.wait_for_function(ready, SLOW)
         assert "train here" in page.locator(".band-about").inner_text()
+    assert not page.get_by_role("button", name="Compare").count()  # the desktop has no results of this model
     page.evaluate("glgpt.intervene(['h.0.mlp'])")
     assert np.abs(logits(page) - wanted).max() < 2e-4  # `logits` ignores the intervention
     page.evaluate("glgpt.intervene([])")

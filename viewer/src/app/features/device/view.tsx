@@ -5,7 +5,7 @@ import { CircleCheck, CircleX, Cpu } from "lucide";
 import type { Parity } from "../../../runtime/engine/parity";
 import { bytesOfQueries, queriesOf } from "../../../runtime/engine/model";
 import { textureBytes } from "../../../runtime/gl/program";
-import { engine } from "../../stores/model";
+import { engine, models } from "../../stores/model";
 import type { View } from "../../stores/route";
 import { thousands } from "../../ui/tools";
 import { classes } from "../../ui/classes";
@@ -18,6 +18,12 @@ import style from "./style.module.css";
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
 const OWN = ["state", "input", "scratch"]; // roles of all textures except weights, which programs share
+/** Textures that exist only after a feature was used, with their names in the list. */
+const FURTHER = [
+  ["interventions", "For the changed model"],
+  ["several", "For several texts together"],
+  ["masked", "For constraints"],
+] as const;
 const ROWS = { contiguous: "contiguous columns", strided: "strided columns" };
 
 function DeviceView() {
@@ -34,6 +40,7 @@ function DeviceView() {
   // the next generation that runs while neither view is shown releases them
   const queries = bytesOfQueries(generate, queriesOf(model, generate));
   const now = player.separated ? queries : 0;
+  const inspecting = info.textureBytes.capture;
   const all = Object.values(info.textureBytes).reduce((x, y) => x + y, 0);
   return (
     <section class={style.device} data-view="device" aria-label="Device">
@@ -61,7 +68,7 @@ function DeviceView() {
           <a href="#selftest">Test this device</a>: every operation against exact numbers, in about a minute
         </p>
       </div>
-      {engine().model.manifest.reference !== null && <ParityPanel />}
+      {models.used.value === "own" && model.manifest.reference !== null && <ParityPanel />}
       <div class={ui.panel}>
         <div class={ui.heading}>
           <h2>Memory</h2>
@@ -79,7 +86,14 @@ function DeviceView() {
             ["Scratch", mib(scratch!)],
             ["For generating", mib(weights! + caches! + scratch! - now)],
             ...(queries ? [["For Attention and Passes", `${mib(queries)} ${now ? "of these" : "more"}`] as const] : []),
-            ["For inspecting activations", `${mib(textureBytes(capture, OWN))} more`],
+            [
+              "For inspecting activations",
+              inspecting ? `${mib(inspecting)} of these` : `${mib(textureBytes(capture, OWN))} more`,
+            ],
+            ...FURTHER.flatMap(([kind, what]) => {
+              const bytes = info.textureBytes[kind];
+              return bytes ? [[what, `${mib(bytes)} of these`] as const] : [];
+            }),
           ]}
         />
       </div>
