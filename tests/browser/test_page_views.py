@@ -76,6 +76,12 @@ def test_every_view_draws_and_fits_a_phone(page: Any) -> None:
             page.wait_for_function("document.querySelectorAll('.blocks-lens td button:not(:empty)').length >= 60")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, title
         assert f"view={title.lower()}" in page.url
+    page.set_viewport_size({"width": 320, "height": 568})  # a page at a zoom of 400%
+    for view in ("text", *drawn):
+        page.evaluate("(view) => location.hash = `view=${view}`", view.lower())
+        page.locator(f"[data-view={view.lower()}]").wait_for()
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320, view
     page.get_by_role("button", name="Compare").click()
     page.wait_for_function("/PASS/.test(document.querySelector('.device-verdict').textContent)")
 
