@@ -67,7 +67,9 @@ function InterventionBar() {
   if (!parts.length && !interventions.status.value) return null;
   return (
     <div class={style.bar} data-interventions="" role="status">
-      <span>{interventions.status.value || "Changed model:"}</span>
+      <span>
+        {interventions.status.value || (interventions.applied.value ? "Changed model:" : "Changed after this text:")}
+      </span>
       {interventions.problem.value && (
         <button
           class={ui.quiet}
