@@ -88,16 +88,17 @@ def pre_tokenizers() -> str:
 
 
 def sampling() -> str:
-    """Returns the TypeScript module with the sampling settings for texts and for chat answers."""
+    """Returns the TypeScript module with the example prompts and the sampling settings, of texts and of chats."""
     values = {
+        "NEUTRAL_PROMPTS": prompts.NEUTRAL,
+        "QUESTIONS": prompts.QUESTIONS,
         "TEXT_SAMPLING": prompts.TEXT_SAMPLING,
         "CHAT_SAMPLING": generation_config.CHAT_SAMPLING,
         "RANGES": generation_config.SAMPLING_RANGES,
         "GGUF_KEYS": tokenizer_files.SAMPLING,
     }
-    return constants(
-        "Sampling settings, as in glgpt/checkpoint/generation_config.py and glgpt/page/prompts.py.", values
-    )
+    about = "Example prompts and sampling settings (glgpt/page/prompts.py, glgpt/checkpoint/generation_config.py)."
+    return constants(about, values)
 
 
 def patterns() -> str:

@@ -22,6 +22,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.player import mixes
 from glgpt.page.player.export import PlayerOptions, export_player
+from glgpt.page.prompts import QUESTIONS
 from glgpt.program.tolerance import Tolerance
 from glgpt.text.tokenizer import load_tokenizer
 
@@ -210,6 +211,7 @@ def test_a_folder_without_ends_of_text_chats(
     give(page, sorted(folder.iterdir()))
     load(page)
     page.get_by_role("navigation").get_by_role("button", name="Chat", exact=True).wait_for()
+    page.get_by_role("button", name=QUESTIONS[0]).wait_for()  # not the beginning of a text
     tokenizer = load_tokenizer(folder, VOCAB)
     assert tokenizer and page.evaluate("(id) => glgpt.model.ends(id)", tokenizer.eos)
 
@@ -247,6 +249,7 @@ def test_a_kept_model_opens_on_the_next_visit_and_can_be_removed(
     page.reload()
     page.get_by_role("button", name="Open plain.gguf").click()
     page.wait_for_function(ANSWERED)
+    assert not page.get_by_label("Keep a copy").count()
     load(page)
     page.reload()
     page.get_by_role("button", name="Remove plain.gguf").click()

@@ -2,6 +2,7 @@
 
 import { templateSources, type TemplateSources } from "../chat/template";
 import type { PageSampling } from "../generated/manifest";
+import { NEUTRAL_PROMPTS, QUESTIONS } from "../generated/sampling";
 import type { PlayerDocument } from "../generated/player";
 import type { ShapeDocument } from "../generated/shape";
 import { PageError } from "../gl/errors";
@@ -21,7 +22,6 @@ import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
 
 const MAX_UNZIPPED = 256 << 20; // maximum bytes of an unpacked file of the page
-const PROMPTS = ["The capital of France is", "Once upon a time", "The three primary colours are", "Water boils at"];
 const COMPARED = 4 << 20; // bytes of each of two tensors that are compared at once
 
 /** A model that the page can load. */
@@ -76,7 +76,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
     chat_template: template,
     sampling,
     reference: null,
-    prompts: tokenizer ? PROMPTS.map((text) => ({ title: text, text })) : [],
+    prompts: tokenizer ? (template ? QUESTIONS : NEUTRAL_PROMPTS).map((text) => ({ title: text, text })) : [],
     files: document.files,
     shards: [],
   });

@@ -117,7 +117,7 @@ function Found({ model }: { model: Openable }) {
       <div class={style.facts}>
         <Pairs of={rows} />
       </div>
-      {canKeep() && (
+      {canKeep() && !opening.isKept.value && (
         <label class={style.keep}>
           <input
             type="checkbox"

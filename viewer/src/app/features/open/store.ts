@@ -32,6 +32,8 @@ class OpenStore {
   /** The models in this browser's storage; if `keep` is true, the model that is loaded next is added to them. */
   readonly kept = signal<readonly Kept[]>([]);
   readonly keep = signal(false);
+  /** True if the files of `found` come from this browser's storage. */
+  readonly isKept = signal(false);
   private index: PlayerDocument | null = null;
   private files: readonly File[] = [];
   private stop: AbortController | null = null;
@@ -81,10 +83,16 @@ class OpenStore {
     if (this.doing.value || !files.length) return Promise.resolve();
     this.found.value = null;
     return this.run("Reading the file's header", async () => {
-      this.files = files;
-      this.found.value = await openable(files, await this.list(), folder());
+      await this.find(files);
       this.link.value = null;
     });
+  }
+
+  /** Reads the headers of a model's files, which come from this browser's storage if `kept` is true. */
+  private async find(files: readonly File[], kept = false): Promise<void> {
+    this.files = files;
+    this.found.value = await openable(files, await this.list(), folder());
+    this.isKept.value = kept;
   }
 
   /** Loads the model that was found. If `keep` is set, stores a copy of its files first. */
@@ -116,8 +124,7 @@ class OpenStore {
         this.doing.value = `Fetching from ${url.host}: ${megabytes(done)}${total ? ` of ${megabytes(total)}` : ""}`;
       });
       this.doing.value = "Reading the file's header";
-      this.files = [file];
-      this.found.value = await openable([file], await this.list(), folder());
+      await this.find([file]);
       this.link.value = null;
     }).finally(() => (this.stop = null));
   }
@@ -141,8 +148,7 @@ class OpenStore {
   openKept(model: Kept): Promise<void> {
     if (this.doing.value) return Promise.resolve();
     return this.run("Reading the file's header", async () => {
-      this.files = await openKept(model);
-      this.found.value = await openable(this.files, await this.list(), folder());
+      await this.find(await openKept(model), true);
       this.keep.value = false;
     });
   }
