@@ -245,6 +245,7 @@ class Engine:
         self.model, (self._decoder, self._shared) = model, model.decoders
         self.tokenizer: Tokenizer = model.tokenizer
         rows = self.most * min(model.context, CACHED_POSITIONS) if self._cached is None else self._cached
+        self._shared.remedy = "lower --cache-tokens, --parallel or --context"
         self._shared.reserve(max(rows, model.context) + SPARE)
         self._batch = self._continuations(self._shared)
 

@@ -25,7 +25,7 @@ from glgpt.inference.arguments.checks import flag, floats, integer, items, token
 from glgpt.inference.arguments.loading import checked_options
 from glgpt.inference.arguments.names import Names, selected, unknown_name
 from glgpt.inference.arguments.sampling_options import BatchSamplingKeywords, SamplingKeywords, SamplingOptions
-from glgpt.inference.batching.batch import BatchDecoder
+from glgpt.inference.batching.batch import BatchDecoder, CacheLimitError
 from glgpt.inference.batching.continuations import Continuations, Row, watcher
 from glgpt.inference.capture import Captures, RawTexture
 from glgpt.inference.chunks import Chunk, plan_segments
@@ -271,13 +271,20 @@ class LanguageModel:
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
     def _speculated(self, how: Asked, chunks: Sequence[Chunk] | None = None) -> Iterator[int] | None:
-        """Returns an iterator like `Decoder.generate`, but with guesses; None if the options do not allow guesses."""
+        """Returns an iterator like `Decoder.generate`, but with guesses; None if options or memory allow no guesses."""
         ids, tokens, sampler, ends, stats = how
         if not self.speculate or self._batch is None or sampler.matcher or sampler.adjusts:
             return None
         row = Row(ids, sampler, tokens, chunks)
         row.run = stats
-        return Continuations(self._batch, [row], self.context, ends, speculate=True).stream(row, self._check_open)
+        texts = Continuations(self._batch, [row], self.context, ends, speculate=True)
+        try:
+            texts.reserve()
+        except CacheLimitError as error:
+            logger.warning("generating without speculative decoding from now on: %s", error)
+            self.speculate = False
+            return None
+        return texts.stream(row, self._check_open)
 
     def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """Returns the textures of these names exactly as stored in memory, one for each chunk (`inference.chunks`)."""

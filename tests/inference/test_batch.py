@@ -247,14 +247,17 @@ def test_what_cannot_be_continued_is_refused(goldens: Path) -> None:
         runs[0].read()
 
 
-def test_a_texture_limit_is_kept(goldens: Path) -> None:
-    """Fails if shared caches exceed --max-texture-memory, or the refusal makes the model unusable."""
+def test_a_texture_limit_is_kept(goldens: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Fails if shared caches exceed --max-texture-memory, or if the model cannot generate a text without them."""
     with load(goldens / "wide") as model:
         needed = model.texture_bytes
     with load(goldens / "wide", max_texture_memory=needed + 1000) as model:
         with pytest.raises(GlgptError, match="several texts at once need"):
             model.generate_batch([[1], [2]], 3)[0].read()
-        assert list(model.generate_ids([1], 2))
+        expected = list(model.generate_ids([1], 4, temperature=0))
+    with load(goldens / "wide", max_texture_memory=needed + 1000, speculate=True) as model:
+        assert list(model.generate_ids([1], 4, temperature=0)) == expected
+        assert "without speculative decoding from now on: several texts at once need" in caplog.text
 
 
 def test_a_heap_gives_rows_below_each_other() -> None:

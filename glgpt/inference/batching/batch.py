@@ -141,6 +141,10 @@ class Text(Member):
 M = TypeVar("M", bound=Member)
 
 
+class CacheLimitError(GlgptError):
+    """Raised if shared caches would exceed the memory that the textures may take."""
+
+
 class SharedCaches(ABC, Generic[M]):
     """Holds KV caches that texts share, and runs steps of up to eight texts with the weights of the player `main`.
 
@@ -159,6 +163,7 @@ class SharedCaches(ABC, Generic[M]):
     ) -> None:
         self.main, self.config, self.kernel, self.dtype, self.most = main, config, kernel, dtype, most
         self.part, self.others = part or Part.whole(config), 0
+        self.remedy = "generate fewer tokens or samples"  # for the message if the caches need too much memory
         self._player: Player | None = None
         self._heap = Heap(0)
         self._texts: dict[M, None] = {}  # texts with rows, least recently used first
@@ -192,8 +197,8 @@ class SharedCaches(ABC, Generic[M]):
     def reserve(self, rows: int) -> None:
         """Gives the shared caches at least `rows` rows, or the maximum number of rows.
 
-        If the caches grow, texts lose their rows, and are refilled when they are next used. Raises GlgptError if all
-        textures together, with the larger caches, would exceed `most` bytes.
+        If the caches grow, texts lose their rows, and are refilled when they are next used. Raises CacheLimitError if
+        all textures together, with the larger caches, would exceed `most` bytes.
         """
         rows = self.height(rows)
         if rows <= len(self._heap.uses):
@@ -205,9 +210,9 @@ class SharedCaches(ABC, Generic[M]):
         program = batch_program(self.config, main.device.limits, self.kernel, self.dtype, rows, logits, self.part)
         needed = self.others + main.program.nbytes() + self._own_bytes(program)
         if self.most is not None and needed > self.most:
-            raise GlgptError(
+            raise CacheLimitError(
                 f"several texts at once need {needed / 2**20:.0f} MiB of textures and --max-texture-memory is "
-                f"{self.most / 2**20:.0f} MiB; allow more, or generate fewer tokens or samples"
+                f"{self.most / 2**20:.0f} MiB; allow more, or {self.remedy}"
             )
         self.close()
         self._player = Player(main.device, program, main.options, main.shared() | main.shared("state"))
