@@ -25,6 +25,7 @@ from glgpt.page.player.export import PlayerOptions, export_player
 from glgpt.page.prompts import QUESTIONS
 from glgpt.program.tolerance import Tolerance
 from glgpt.text.tokenizer import load_tokenizer
+from glgpt.text.untrusted.chat import load_chat
 
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
@@ -140,7 +141,7 @@ def test_a_dropped_file_runs_as_on_the_desktop(player: Path, models: Path, serve
     page.keyboard.press("Enter")  # the button has the focus
     page.wait_for_function(READY)
     has_the_desktops_logits(page, models / "mixed.gguf")
-    assert page.evaluate("glgpt.encode('hello')") == [TOKENS.index("hello")]
+    assert page.evaluate("glgpt.model.promptIds('hello')") == [TOKENS.index("hello")]
     for name in ("Attention", "Blocks", "Textures", "Passes", "Device", "Text"):
         page.get_by_role("navigation").get_by_role("button", name=name, exact=True).click()
         page.wait_for_function("!document.querySelector('main [role=alert]') && document.querySelector('main section')")
@@ -214,6 +215,8 @@ def test_a_folder_without_ends_of_text_chats(
     page.get_by_role("button", name=QUESTIONS[0]).wait_for()  # not the beginning of a text
     tokenizer = load_tokenizer(folder, VOCAB)
     assert tokenizer and page.evaluate("(id) => glgpt.model.ends(id)", tokenizer.eos)
+    chat = load_chat(folder, tokenizer)
+    assert chat and page.evaluate("glgpt.model.promptIds('hello')") == chat.encode(tokenizer, "hello")
 
 
 def test_files_that_it_cannot_open_say_what_to_do(

@@ -2,7 +2,7 @@
 
 import { afterEach, expect, test, vi } from "vitest";
 import { rendered, type Rendered, type RenderJob } from "../src/runtime/chat/interpreter";
-import { templateSources } from "../src/runtime/chat/template";
+import { ChatTemplate, templateSources } from "../src/runtime/chat/template";
 import { TemplateRenderer, type RenderWorker } from "../src/runtime/chat/renderer";
 
 afterEach(() => {
@@ -182,4 +182,16 @@ test("a closed renderer ends its worker and the template that it renders", async
   renderer.close();
   await expect(first).rejects.toThrow("its worker was closed");
   expect(started[0]!.ended).toBe(true);
+});
+
+test("a template gives the format of a single message", async () => {
+  const format = (source: string) => {
+    const render = (job: RenderJob) => Promise.resolve((rendered(job) as { texts: string[] }).texts);
+    const data = { source, named: { bos: "<s>" }, special: { "<s>": 1, "<|user|>": 2 } };
+    return new ChatTemplate(data, { encodeOrdinary: () => [] }, { render, close: () => {} }).pieces();
+  };
+  const message = "{{ messages[0].content }}";
+  expect(await format(`{{ bos }}<|user|>\n${message}\nAnswer:`)).toEqual([1, 2, "\n", null, "\nAnswer:"]);
+  await expect(format(message + message)).rejects.toThrow("message 2 times");
+  await expect(format("no message")).rejects.toThrow("message 0 times");
 });

@@ -39,6 +39,7 @@ export interface ChatTemplateData extends TemplateSources {
 
 // Private-use characters. `ids` marks texts with one that occurs in no message, no tool and not in the template.
 const PRIVATE = [0xe000, 0xf8ff] as const;
+const MESSAGE = "\ue000message\ue001"; // placeholder of the user's message in `pieces`
 const MAX_CHARACTERS = 1 << 19; // maximum characters of all messages as JSON; the same as on the desktop
 
 /**
@@ -123,6 +124,27 @@ export class ChatTemplate {
     const variables = { ...this.data.named, ...given, add_generation_prompt: answer };
     const [text] = await this.renderer.render({ source, variables: [variables] });
     return this.encode(text!, mark);
+  }
+
+  /**
+   * Returns the format of one message of the user, followed by the start of the answer: ids of special tokens, texts,
+   * and null for the message. Rejects with PageError if the template fails or does not write the message once.
+   */
+  async pieces(): Promise<(number | string | null)[]> {
+    const messages = [{ role: "user", content: MESSAGE }];
+    const variables = { ...this.data.named, messages, add_generation_prompt: true };
+    const [text] = await this.renderer.render({ source: this.source(false), variables: [variables] });
+    const pieces: (number | string | null)[] = [];
+    let start = 0;
+    for (const { 0: found, index } of text!.matchAll(new RegExp(`${MESSAGE}|${this.pattern.source}`, "g"))) {
+      if (index > start) pieces.push(text!.slice(start, index));
+      pieces.push(found === MESSAGE ? null : this.data.special[found]!);
+      start = index + found.length;
+    }
+    if (start < text!.length) pieces.push(text!.slice(start));
+    const times = pieces.filter((piece) => piece === null).length;
+    if (times !== 1) throw new PageError(`The chat template has the user's message ${times} times instead of once.`);
+    return pieces;
   }
 
   private source(tools: boolean): string {

@@ -1,6 +1,7 @@
 // Opens a visitor's model: builds its manifest, tokenizer and weights from the model's files and the page's programs.
 
-import { templateSources, type TemplateSources } from "../chat/template";
+import { TemplateRenderer } from "../chat/renderer";
+import { ChatTemplate, templateSources, type ChatTemplateData, type TemplateSources } from "../chat/template";
 import type { PageSampling } from "../generated/manifest";
 import { NEUTRAL_PROMPTS, QUESTIONS } from "../generated/sampling";
 import type { PlayerDocument } from "../generated/player";
@@ -73,6 +74,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
     recordings: mix.recordings,
     tokenizer: null,
     eos,
+    chat: tokenizer && template ? await messageFormat(template, tokenizer) : null,
     chat_template: template,
     sampling,
     reference: null,
@@ -105,6 +107,18 @@ function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): s
     if (product) counts.set(type, (counts.get(type) ?? 0) + matrix[0] * matrix[1]);
   }
   return [...counts].sort((a, b) => b[1] - a[1]).map(([type]) => type);
+}
+
+/** Returns the format of a single message, in which the Text view encodes its prompt; null: the template has none. */
+async function messageFormat(template: ChatTemplateData, tokenizer: Vocabulary): Promise<Manifest["chat"]> {
+  const chat = new ChatTemplate(template, tokenizer, new TemplateRenderer());
+  try {
+    return await chat.pieces();
+  } catch {
+    return null; // the Chat view shows the template's error
+  } finally {
+    chat.close();
+  }
 }
 
 /** Returns the content of a gzipped JSON file of the export. Checks its digest. */
