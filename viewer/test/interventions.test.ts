@@ -59,6 +59,21 @@ it("applies the changes of a link that is opened while the first link's text is 
   expect(interventions.parts.value).toEqual([SECOND]);
 });
 
+it("undoes a change in progress when a link without changes is opened", async () => {
+  let free = () => {};
+  const busy = new Promise<void>((resolve) => (free = resolve));
+  models.engine.intervene = (asked) => busy.then(() => void (parts.value = asked));
+  void interventions.toggle(FIRST);
+  await vi.waitFor(() => expect(interventions.busy.value).toBe(true));
+  interventions.parts.value = []; // by the link
+  const begun = interventions.begin();
+  free();
+  await running();
+  await generation.stop();
+  await begun;
+  expect([applied.parts, interventions.busy.value]).toEqual([[], false]);
+});
+
 it("changes no model that replaces another while a change waits", async () => {
   const changes: (readonly string[])[] = [];
   let free = () => {};

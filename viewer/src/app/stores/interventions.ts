@@ -66,7 +66,7 @@ class InterventionStore {
   /** Generates the text of the link. If the link has interventions, first generates the unchanged model's text. */
   async begin(): Promise<void> {
     const requested = this.parts.value;
-    if (this.applied.value) await this.set([], false);
+    if (this.applied.value || this.busy.value) await this.set([], false); // also undoes a change in progress
     const { value: first } = this.parts;
     if (!generation.keepRecorded()) await generation.write();
     // skipped if the visitor changed the model or opened another link while the text was written

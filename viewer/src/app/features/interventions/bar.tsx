@@ -80,8 +80,9 @@ function InterventionBar() {
           <Icon of={X} />
         </button>
       )}
-      {parts.map((part) => (
-        <span key={part} class={style.change}>
+      {parts.map((part, i) => (
+        // a key with the strength would replace the menu, and lose its focus, whenever it changes the strength
+        <span key={i} class={style.change}>
           <button class={ui.quiet} title="Undo this change" onClick={() => void interventions.toggle(part)}>
             {scales(part) && parseIntervention(part).factor === 0 && <Icon of={Scissors} />} {named(part)}{" "}
             <Icon of={X} />
