@@ -206,7 +206,29 @@ it("shows after a cancelled edit that another tab has deleted the conversation",
   await new Promise((resolve) => setTimeout(resolve)); // until the tab has been notified
   expect(shown()).toEqual(["a0", "a1"]);
   chat.cancelEdit();
-  expect(shown()).toEqual([]);
+  await vi.waitFor(() => expect(shown()).toEqual([]));
+});
+
+it("keeps a conversation that this tab has stored again when an edit is cancelled", async () => {
+  const other = new Conversations();
+  await select(conversation("a", "0", "1"));
+  chat.editing.value = { at: 0, text: "edited" };
+  await other.remove("a");
+  await vi.waitFor(() => expect(chat.conversations.all.value).toEqual([]));
+  await chat.setSystem("Be brief.");
+  chat.cancelEdit();
+  await new Promise((resolve) => setTimeout(resolve, 20)); // until the conversation has been read
+  expect(shown()).toEqual(["a0", "a1"]);
+});
+
+it("ends the edit of a message that is removed", async () => {
+  await select(conversation("a", "0", "1", "2", "3"));
+  chat.editing.value = { at: 2, text: "edited" };
+  await chat.inspect(1);
+  void chat.continueAt(chat.written.value!.from);
+  await vi.waitFor(() => expect(generation.running.value).toBe(true));
+  await chat.stop();
+  expect([shown().length, chat.editing.value]).toEqual([2, null]);
 });
 
 it("keeps the message that is being written when the tab is reloaded", async () => {

@@ -46,8 +46,8 @@ class ChatStore {
   private opened = 0; // number of conversations that were opened
   private readonly stops = new Queue();
   private readonly saves = new Queue();
-  /** The last change of another tab that was not shown, because a message was edited; null: none. */
-  private missed: Parameters<ChatStore["follow"]> | null = null;
+  /** The id of a conversation that another tab changed while a message of it was edited here; null: none. */
+  private missed: string | null = null;
   /** By the index of a message: the tokens of an earlier answer and its prompt; `from`: the answer's first position. */
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>();
 
@@ -126,7 +126,8 @@ class ChatStore {
   cancelEdit(): void {
     const { missed } = this;
     this.editing.value = this.missed = null;
-    if (missed) this.follow(...missed);
+    // read again, since this tab may have stored the conversation afterwards
+    if (missed !== null) void this.conversations.read(missed).then((found) => this.follow(missed, found));
   }
 
   /**
@@ -225,7 +226,7 @@ class ChatStore {
   private follow(id: string, found: Conversation | undefined): void {
     if (id !== this.current.value.id || this.answering.value) return;
     if (this.editing.value) {
-      this.missed = [id, found];
+      this.missed = id;
       return;
     }
     if (this.saves.restingMs < 0) {
@@ -365,6 +366,8 @@ class ChatStore {
   }
   private change(fields: Partial<Conversation>): void {
     this.current.value = { ...this.current.value, ...fields, changed: Date.now() };
+    const { value: editing } = this.editing;
+    if (editing && editing.at >= this.current.value.messages.length) this.cancelEdit(); // its message was removed
   }
 }
 
