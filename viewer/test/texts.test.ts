@@ -191,6 +191,21 @@ it("keeps a typed text when the tab is reloaded, until another text replaces it"
   expect((await reloaded()).text.value).toBe("quick text");
 });
 
+it("keeps the clean-up steps of a typed text when the tab is reloaded", async () => {
+  await train.put(["my own text"], "", "", ["headers"]);
+  expect((await reloaded()).cleaning.value).toEqual(["headers"]);
+});
+
+it("fixes the text and the settings while a training is created", async () => {
+  let fail = (_: Error) => {};
+  models.engine.training.create = () => new Promise((_, reject) => (fail = reject));
+  const started = train.start();
+  await vi.waitFor(() => expect(train.fixed.value).toBe(true));
+  fail(new Error("The text is too short."));
+  await started;
+  expect(train.fixed.value).toBe(false);
+});
+
 it("keeps no typed text that is too long for the browser's storage", async () => {
   await train.type("my own text");
   await train.type("x".repeat(1_000_001));

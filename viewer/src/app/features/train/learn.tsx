@@ -49,7 +49,7 @@ function Controls() {
   const sizes = train.index.value!.sizes;
   const names = [...new Set(sizes.map((s) => s.name))];
   const offer = train.offer();
-  const fixed = train.session.value !== null;
+  const fixed = train.fixed.value;
   return (
     // another setting may have corrected what the last error was about
     <div class={classes(ui.panel, style.settings)} onChangeCapture={() => (train.problem.value = "")}>

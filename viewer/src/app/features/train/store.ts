@@ -1,6 +1,6 @@
 // State and actions of the Train tab.
 
-import { batch, effect, signal, untracked } from "@preact/signals";
+import { batch, computed, effect, signal, untracked } from "@preact/signals";
 import { reason } from "../../../runtime/gl/errors";
 import { browserStorage } from "../../../runtime/io/storage";
 import { CLEANING } from "../../../training/cleaning";
@@ -60,8 +60,9 @@ class TrainStore extends TextStore {
       return this.link.apply();
     });
     const { name } = found.texts.find((text) => text.name === wanted) ?? found.texts[0]!;
-    const typed = wanted === null ? this.typed() : ""; // a link with a data set replaces the typed text
-    const set = this.documents.value.length ? Promise.resolve() : typed ? this.put([typed], "") : this.putSet(name);
+    const typed = wanted === null ? this.typed() : null; // a link with a data set replaces the typed text
+    const kept = () => (typed ? this.put([typed.text], "", "", typed.steps) : this.putSet(name));
+    const set = this.documents.value.length ? Promise.resolve() : kept();
     const failure = await set.then(
       () => null,
       (error: unknown) => (error instanceof Error ? error : new Error(reason(error))),
@@ -117,10 +118,24 @@ class TrainStore extends TextStore {
   /** Stores the rate for the next visit, which measures it again if the browser has no storage. */
   private readonly remember = () => browserStorage.write(this.rateKey(), Number(this.deviceRate.value.toPrecision(4)));
 
+  /** True if the text and the settings belong to a training, which exists or is being created. */
+  readonly fixed = computed(() => this.session.value !== null || this.creating.value);
+  private readonly creating = signal(false);
+
   /** Returns the session; creates one from the settings if there is none. */
   private async made(busy: Busy): Promise<Session> {
     const { training } = engine();
     if (training.session) return training.session;
+    this.creating.value = true;
+    try {
+      return await this.created(busy);
+    } finally {
+      this.creating.value = false;
+    }
+  }
+
+  private async created(busy: Busy): Promise<Session> {
+    const { training } = engine();
     const what = this.tokenizer.value === "bytes" ? "Compiling the shaders" : "Making the tokenizer";
     busy(what);
     await this.cleaned;

@@ -73,9 +73,14 @@ export class TextStore extends SettingsStore {
   readonly type = (text: string) => this.attempt(() => this.put([text], ""));
 
   private readonly typedKey = () => `glgpt training text ${location.pathname}`;
+  private readonly stepsKey = () => `glgpt training clean-up ${location.pathname}`;
 
-  /** Returns the typed text that the tab showed before it was reloaded; "": none. */
-  protected readonly typed = () => tabStorage.readText(this.typedKey());
+  /** Returns the typed text that the tab showed before it was reloaded, and its clean-up steps; null: none. */
+  protected typed(): { text: string; steps: CleaningStep[] } | null {
+    const text = tabStorage.readText(this.typedKey());
+    const steps = tabStorage.readText(this.stepsKey()).split(",");
+    return text ? { text, steps: CLEANING.filter((step) => steps.includes(step)) } : null;
+  }
 
   /** Does the same as `put`, for a choice that was made already. */
   protected prepare(
@@ -89,6 +94,7 @@ export class TextStore extends SettingsStore {
     this.set.value = kind;
     this.cleaning.value = steps;
     tabStorage.writeText(this.typedKey(), named || kind ? "" : (from[0] ?? ""));
+    tabStorage.writeText(this.stepsKey(), steps.join());
     const mine = ++this.asked;
     this.cleaned = prepared(from, steps, HELD).then((found) => {
       if (mine !== this.asked) return; // another text replaced this one

@@ -14,7 +14,7 @@ const SHOWN = 1200; // characters shown of the start of the text, and of the sta
 
 export function TextStage() {
   const over = useSignal(false);
-  const fixed = train.session.value !== null;
+  const fixed = train.fixed.value;
   const drop = (event: DragEvent) => {
     event.preventDefault();
     over.value = false;
@@ -39,7 +39,7 @@ export function TextStage() {
         <Sets fixed={fixed} />
         <Own fixed={fixed} />
         <Fetched fixed={fixed} />
-        {fixed && <p class={ui.dim}>Reset the training to choose another text.</p>}
+        {train.session.value && <p class={ui.dim}>Reset the training to choose another text.</p>}
       </div>
       <div class={classes(ui.panel, style.preview)}>
         <h2>What it will learn from</h2>
