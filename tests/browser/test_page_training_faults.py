@@ -334,3 +334,16 @@ def test_a_newcomer_sees_it_learn_within_two_minutes(
     assert page.evaluate("glgpt.training.session.plan.offer.name") == "nano" and seconds <= 120
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Continue").wait_for()
+
+
+def test_a_training_that_waits_for_a_lost_context_ends_with_the_object(site: Path, serve: Serve, browse: Browse) -> None:
+    """Fails if `dispose` waits for the browser to restore the context."""
+    page = browse(serve(site) + "#tokens=1", provokes="disposed of")
+    page.evaluate("glgpt.ready")
+    page.evaluate("(o) => void glgpt.train(o).catch(() => {})", {"text": PLAY, "config": QUIET, "steps": 100_000})
+    page.wait_for_function("glgpt.training.session?.step > 1")
+    page.evaluate("glgpt.model.device.gl.getExtension('WEBGL_lose_context').loseContext()")
+    page.wait_for_function("glgpt.training.session.doing === 'waiting for the graphics context'")
+    late = "new Promise((_, late) => setTimeout(() => late('not ended'), 9e3))"
+    page.evaluate(f"Promise.race([glgpt.dispose(), {late}])")
+    assert page.evaluate("glgpt.training.session.status") == "failed"

@@ -172,6 +172,9 @@ export class Glgpt {
     if (this.disposed) return;
     this.disposed = true;
     this.unfollow();
+    const { value: device } = this.device;
+    if (device?.lost) this.ending.abort(disposedOf()); // a training cannot be saved either
+    device?.abandon(disposedOf());
     await this.trains.value?.close();
     this.ending.abort(disposedOf()); // also ends calls that wait for a lost context
     await this.queue.idle;

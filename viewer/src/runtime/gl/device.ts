@@ -61,6 +61,9 @@ export class Device {
   /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
+  /** Rejects waits for a lost context from now on, as after `dispose`. */
+  abandon: (error: unknown) => void = () => {};
+  private readonly abandoned = new Promise<never>((_, reject) => (this.abandon = reject));
   private probe: TargetProbe | null = null;
   private maxViewport = 0;
   private readonly formats = new WeakMap<WebGLTexture, TextureFormat>();
@@ -93,10 +96,12 @@ export class Device {
     }
     this.gl = gl;
     this.canvas = canvas;
+    this.abandoned.catch(() => {}); // maybe the context is never lost
     let resolve = () => {};
     canvas.addEventListener("webglcontextlost", (event) => {
       event.preventDefault();
-      this.restored = new Promise((done) => (resolve = done));
+      this.restored = Promise.race([new Promise<void>((done) => (resolve = done)), this.abandoned]);
+      this.restored.catch(() => {}); // maybe nothing waits
       this.loss.value = true;
     });
     canvas.addEventListener("webglcontextrestored", () => {
