@@ -272,7 +272,7 @@ class Files:
         Raises FileError if the file with the number is damaged.
         """
         path = self.folder / UNDONE
-        text = read_text(path) if path.exists() else "0"
+        text = read_text(path).strip() if path.exists() else "0"  # an editor or `echo` ends the file with a newline
         if not text.isdecimal() or len(text) > 9:
             raise FileError(
                 f"{quoted(path, 300)} is damaged: {written(text)} is not a number of rounds; write to it how many "
