@@ -18,7 +18,7 @@ from glgpt.checkpoint.digest import model_digest
 from glgpt.checkpoint.generation_config import chat_sampling, end_of_text
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.stored_weights import default_dtype, rounding_of_adapter, weight_formats
-from glgpt.errors import ArgumentError, DeviceError, GlgptError, written
+from glgpt.errors import ArgumentError, GlgptError, written
 from glgpt.gl.player import Player
 from glgpt.inference import programs
 from glgpt.inference.arguments.checks import flag, floats, integer, items, token_ids
@@ -606,16 +606,13 @@ class LanguageModel:
     def prompt_limit(self, count: int) -> int:
         """Grows the context for a prompt of `count` tokens; returns the greatest number of tokens of such a prompt.
 
-        This is `max_context`, or `context` if there is not enough memory for a longer one. Raises DeviceError in
+        This is `max_context`. If there is not enough memory for `count` tokens, the context grows as far as memory
+        allows, and the greatest number is `context`. Raises GlgptError if the model is closed, and DeviceError in
         another thread than that of the model.
         """
-        try:
-            self._reserve(count, 0)
-        except DeviceError:
-            raise
-        except GlgptError:
-            return self.context
-        return self.max_context
+        self._check_open()
+        self._reserve(1, count)
+        return self.max_context if self.context >= min(count, self.max_context) else self.context
 
     def _reserve(self, prompt: int, tokens: int) -> None:
         """Grows the context so that it holds `prompt` tokens and `tokens` more, as far as limits and memory allow.
@@ -637,8 +634,8 @@ class LanguageModel:
                     raise
                 continue
             logger.info(
-                "the context grows from %d to %d of the model's %d positions: %d tokens of prompt and %d more",
-                self.context, size, config.n_positions, prompt, tokens,
+                "the context grows from %d to %d of the model's %d positions for a text of %d tokens",
+                self.context, size, config.n_positions, needed,
             )  # fmt: skip
             if self._batch:
                 self._batch.close()  # its player reads the caches that `replace` releases

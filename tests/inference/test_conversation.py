@@ -247,6 +247,31 @@ def test_a_conversation_continues_where_the_memory_ends(tmp_path: Path, monkeypa
         assert model.context == 256 and conversation.dropped
 
 
+def test_a_conversation_takes_the_context_that_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a message of more than 256 tokens was refused, although a context of 512 would have fitted."""
+    monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
+    path = chat_llama(tmp_path / "model.gguf", context=2048)
+    with LanguageModel.from_pretrained(path, device="software", context=512) as model:
+        enough = model.player.program.nbytes()
+    with LanguageModel.from_pretrained(path, device="software", max_texture_memory=enough) as model:
+        conversation = Conversation(model, tokens=4, **GREEDY)
+        "".join(conversation.send("hello " * 75))
+        assert model.context == 256
+        "".join(conversation.send("hello " * 200))
+        assert model.context == 512 and conversation.dropped == 2
+        assert conversation.last_prompt and 256 < len(conversation.last_prompt.ids) <= 512
+
+
+def test_a_message_to_a_closed_model_is_refused(opened: Callable[..., LanguageModel]) -> None:
+    """Regression: the error of a long message said that the message exceeds the context."""
+    model = opened()
+    conversation = Conversation(model)
+    model.close()
+    for message in ("hello", "hello " * 400):
+        with pytest.raises(GlgptError, match=r"model\.gguf is closed; load it again"):
+            conversation.send(message)
+
+
 def test_an_answer_at_the_border_of_the_context_is_read_ahead(opened: Callable[..., LanguageModel]) -> None:
     """Fails if tokens after the last border, which do not fit the context, are planned."""
     model = opened()
