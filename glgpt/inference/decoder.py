@@ -126,12 +126,14 @@ class Decoder:
         run: GenerationStats,
         begin: Callable[[], None] = lambda: None,
         chunks: Sequence[Chunk] | None = None,
+        drawn: int = 0,
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
         If the context is full, appending a token drops the first tokens of `ids`; the last token is then not appended.
         `run` receives the statistics. `begin` is called each time before the caches are filled. With
         `chunks`, the prompt is read in these chunks, and chunks that the caches already hold are reused as in `fill`.
+        `drawn` is the number of tokens that the sampler has drawn before.
         """
         given = chunks
         turn, read = object(), 0
@@ -156,7 +158,7 @@ class Decoder:
                 else:
                     self._prefill(ids)
                 self._chosen.drop()  # tokens left by another generation
-            token = self._next(ids, refilled, wanted, sampler, tokens - wanted)
+            token = self._next(ids, refilled, wanted, sampler, drawn + tokens - wanted)
             if sampler.matcher and token != END:
                 sampler.matcher.accept(token)
             return token, refilled

@@ -63,10 +63,9 @@ def continuation(
     """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
     If the context is full, appending a token drops the first tokens of `ids`; the last token is then not appended.
-    `run` receives the statistics. `ready` is called before each token, outside the token's measured time; `following`
-    returns the token after `ids`.
+    `run`, which counts the tokens of the prompt, receives the other statistics. `ready` is called before each token,
+    outside the token's measured time; `following` returns the token after `ids`.
     """
-    run.prefill_tokens = len(ids)
     for wanted in range(tokens, 0, -1):
         ready()
         start = time.perf_counter()

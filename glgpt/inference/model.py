@@ -73,6 +73,7 @@ class LanguageModel:
     _grammars: Grammars | None = None
     adapter: Path | None = None  # folder of the LoRA adapter that was added to the weights
     speculate = False
+    _short_of_memory = False  # True after the warning that memory does not suffice for guesses
 
     def __init__(
         self,
@@ -271,20 +272,31 @@ class LanguageModel:
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
     def _speculated(self, how: Asked, chunks: Sequence[Chunk] | None = None) -> Iterator[int] | None:
-        """Returns an iterator like `Decoder.generate`, but with guesses; None if options or memory allow no guesses."""
+        """Returns an iterator like `Decoder.generate`, but with guesses; None if options allow no guesses."""
         ids, tokens, sampler, ends, stats = how
         if not self.speculate or self._batch is None or sampler.matcher or sampler.adjusts:
             return None
         row = Row(ids, sampler, tokens, chunks)
         row.run = stats
-        texts = Continuations(self._batch, [row], self.context, ends, speculate=True)
+        return self._guessing(Continuations(self._batch, [row], self.context, ends, speculate=True), row)
+
+    def _guessing(self, texts: Continuations, row: Row) -> Iterator[int]:
+        """Yields the tokens of the only row of `texts`; continues without guesses once memory allows none.
+
+        A context that grows for another text can leave too little memory for the shared caches that guesses need.
+        """
         try:
-            texts.reserve()
+            yield from texts.stream(row, self._check_open)
         except CacheLimitError as error:
-            logger.warning("generating without speculative decoding from now on: %s", error)
-            self.speculate = False
-            return None
-        return texts.stream(row, self._check_open)
+            if not self._short_of_memory:
+                logger.warning("generating without speculative decoding where memory does not suffice: %s", error)
+                self._short_of_memory = True
+            ids = [*row.text.ids, row.next] if row.text else row.ids
+            chunks = None if row.text else row.chunks
+            decoder = texts.decoder.decoder
+            yield from decoder.generate(
+                ids, row.wanted, row.sampler, texts.ends, row.run, chunks=chunks, drawn=row.drawn
+            )
 
     def raw(self, ids: Sequence[int], names: Names) -> dict[str, list[RawTexture]]:
         """Returns the textures of these names exactly as stored in memory, one for each chunk (`inference.chunks`)."""

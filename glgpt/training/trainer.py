@@ -360,7 +360,7 @@ class Trainer:
         options = SamplingOptions.from_keywords({"temperature": 0.8, "seed": 0} | sampling, ("tokens",))
         options.check_vocabulary(c.vocab_size)
         self._settle()
-        yield from self._decoder.generate(ids, tokens, Sampler(options), (), GenerationStats())
+        yield from self._decoder.generate(ids, tokens, Sampler(options), (), GenerationStats(len(ids)))
 
     def _prepare(self) -> None:
         if not self._prepared:

@@ -26,6 +26,7 @@ from glgpt.inference.constraints.matcher import Matcher
 from glgpt.inference.decoder import Decoder
 from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
+from glgpt.models import context
 
 Array = NDArray[Any]
 SAMPLED = {"temperature": 0.9, "top_p": 0.95}
@@ -257,7 +258,29 @@ def test_a_texture_limit_is_kept(goldens: Path, caplog: pytest.LogCaptureFixture
         expected = list(model.generate_ids([1], 4, temperature=0))
     with load(goldens / "wide", max_texture_memory=needed + 1000, speculate=True) as model:
         assert list(model.generate_ids([1], 4, temperature=0)) == expected
-        assert "without speculative decoding from now on: several texts at once need" in caplog.text
+        assert list(model.generate_ids([1], 4, temperature=0)) == expected
+        assert caplog.text.count("without speculative decoding where memory does not suffice: several texts at") == 1
+
+
+def test_a_text_continues_without_guesses_where_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a text failed once another text made the context grow, and later texts were never guessed again."""
+    monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
+    path = chat_llama(tmp_path / "model.gguf", context=2048)
+    sampled: dict[str, Any] = {"temperature": 0.7, "seed": 3, "eos": False}
+    with LanguageModel.from_pretrained(path, device="software", context=512) as model:
+        grown, wanted = model.player.program.nbytes(), list(model.generate_ids([1, 2, 3], 100, **sampled))
+        other = list(model.generate_ids([5] * 300, 4, temperature=0, eos=False))
+    options: dict[str, Any] = {"max_texture_memory": grown + 1000, "speculate": True}
+    with LanguageModel.from_pretrained(path, device="software", **options) as model:
+        running = model.generate_ids([1, 2, 3], 100, **sampled)
+        found = [next(running) for _ in range(20)]
+        shared = batch_of(model)
+        assert shared.nbytes and model.context == 256
+        assert list(model.generate_ids([5] * 300, 4, temperature=0, eos=False)) == other and model.context == 512
+        assert found + list(running) == wanted
+        assert (running.stats.prefill_tokens, running.stats.decode_tokens) == (3, 98)  # its caches were filled twice
+        shared.most = None  # as if memory sufficed
+        assert list(model.generate_ids([1, 2, 3], 100, **sampled)) == wanted and shared.nbytes
 
 
 def test_a_heap_gives_rows_below_each_other() -> None:
