@@ -200,9 +200,11 @@ class Conversation:
         if len(prompt.ids) > limit:
             count = len(prompt.ids)
             self.dropped = dropped
+            remedy = ", or raise --context" if limit < self.model.config.n_positions else ""
+            remedy = ", or raise --max-texture-memory" if limit < self.model.max_context else remedy
             raise GlgptError(
                 f"the message needs {count} tokens with its system message, and the context of "
-                f"{written(self.model.name)} holds {limit}; shorten it, or raise --context"
+                f"{written(self.model.name)} holds {limit}; shorten it{remedy}"
             )
         if left_out := self.dropped - dropped:
             self.notice = (

@@ -260,6 +260,8 @@ def test_a_conversation_takes_the_context_that_fits_in_memory(tmp_path: Path, mo
         "".join(conversation.send("hello " * 200))
         assert model.context == 512 and conversation.dropped == 2
         assert conversation.last_prompt and 256 < len(conversation.last_prompt.ids) <= 512
+        with pytest.raises(GlgptError, match="holds 512; shorten it, or raise --max-texture-memory"):
+            conversation.send("hello " * 400)
 
 
 def test_a_message_to_a_closed_model_is_refused(opened: Callable[..., LanguageModel]) -> None:
