@@ -336,7 +336,7 @@ def test_a_newcomer_sees_it_learn_within_two_minutes(
     page.get_by_role("button", name="Continue").wait_for()
 
 
-def test_a_training_that_waits_for_a_lost_context_ends_with_the_object(site: Path, serve: Serve, browse: Browse) -> None:
+def test_a_training_without_a_context_ends_with_the_object(site: Path, serve: Serve, browse: Browse) -> None:
     """Fails if `dispose` waits for the browser to restore the context."""
     page = browse(serve(site) + "#tokens=1", provokes="disposed of")
     page.evaluate("glgpt.ready")

@@ -267,7 +267,7 @@ def test_a_rollback_that_fails_undoes_nothing(run: Path) -> None:
         assert files.round_of() == len(files.notes()) == 2 and (files.folder / SUPERLINK).exists()
         assert path.name == UNDONE or files.undone_rounds() == 0
         files.kept(1).write_bytes(kept)
-    (files.folder / UNDONE).write_bytes(b"2\n")  # what `echo 2 >` writes
+    (files.folder / UNDONE).write_bytes(b"2\n")  # as `echo 2 >` does
     files.count_undone(1)
     assert files.undone_rounds() == 3
 

@@ -197,8 +197,8 @@ it("keeps the clean-up steps of a typed text when the tab is reloaded", async ()
 });
 
 it("fixes the text and the settings while a training is created", async () => {
-  let fail = (_: Error) => {};
-  models.engine.training.create = () => new Promise((_, reject) => (fail = reject));
+  let fail: (error: Error) => void = () => {};
+  models.engine.training.create = () => new Promise((_resolve, reject) => (fail = reject));
   const started = train.start();
   await vi.waitFor(() => expect(train.fixed.value).toBe(true));
   fail(new Error("The text is too short."));
