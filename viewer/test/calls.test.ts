@@ -11,6 +11,7 @@ const loaded = vi.hoisted((): { model: unknown } => ({ model: null }));
 vi.mock("../src/runtime/gl/device", () => ({
   Device: class {
     compiling = { value: {} };
+    abandon = () => {};
   },
   ContextLost: class extends Error {},
 }));
