@@ -229,7 +229,7 @@ class Connection:
 
     def _open(self) -> Opened:
         """Connects. Raises LostError if a later attempt may succeed, and GlgptError if not."""
-        from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidURI
+        from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidProxy, InvalidURI
         from websockets.sync.client import connect
 
         host = urlsplit(self.url).hostname or ""
@@ -244,7 +244,7 @@ class Connection:
                 f"{written(self.url)} cannot be reached through the proxy of the environment: {quoted(error, 200)}; "
                 "change the proxy's variable, or exclude the server with no_proxy"
             ) from None
-        except (OSError, InvalidHandshake, EOFError) as error:
+        except (OSError, InvalidHandshake, ConnectionClosed, EOFError) as error:
             raise LostError(quoted(str(error) or type(error).__name__, 200)) from None
         self._inbox.clear()
         hello = Open(

@@ -845,3 +845,20 @@ def test_draining_lets_the_step_under_way_end_and_refuses_others(
     assert fields_of(first.socket.recv(timeout=20))[0]["op"] == "stepped"
     drained.result(20)
     assert fields_of(first.socket.recv(timeout=20))[0]["code"] == "draining"
+
+
+def test_a_server_that_resets_the_connection_is_reported(folder: Path) -> None:
+    """Regression: websockets then reports a closed connection, which ended in a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def reset() -> None:
+            client, _ = server.accept()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        port = server.getsockname()[1]
+        with pytest.raises(GlgptError, match="glgpt split serve"):
+            load(folder, rest=f"ws://127.0.0.1:{port}", device="software")
+        thread.join()
