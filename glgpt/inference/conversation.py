@@ -200,8 +200,11 @@ class Conversation:
         if len(prompt.ids) > limit:
             count = len(prompt.ids)
             self.dropped = dropped
-            remedy = ", or raise --context" if limit < self.model.config.n_positions else ""
-            remedy = ", or raise --max-texture-memory" if limit < self.model.max_context else remedy
+            remedy = ""
+            if limit < self.model.max_context:
+                remedy = ", or raise --max-texture-memory"
+            elif limit < self.model.config.n_positions:
+                remedy = ", or raise --context"
             raise GlgptError(
                 f"the message needs {count} tokens with its system message, and the context of "
                 f"{written(self.model.name)} holds {limit}; shorten it{remedy}"

@@ -141,7 +141,7 @@ def test_a_dropped_file_runs_as_on_the_desktop(player: Path, models: Path, serve
     page.keyboard.press("Enter")  # the button has the focus
     page.wait_for_function(READY)
     has_the_desktops_logits(page, models / "mixed.gguf")
-    assert page.evaluate("glgpt.model.promptIds('hello')") == [TOKENS.index("hello")]
+    assert page.evaluate("glgpt.encode('hello')") == [TOKENS.index("hello")]
     for name in ("Attention", "Blocks", "Textures", "Passes", "Device", "Text"):
         page.get_by_role("navigation").get_by_role("button", name=name, exact=True).click()
         page.wait_for_function("!document.querySelector('main [role=alert]') && document.querySelector('main section')")

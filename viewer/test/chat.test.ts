@@ -197,12 +197,17 @@ it("keeps the system prompt of the conversation if a link has none", async () =>
   expect(chat.system.value).toBe("Be brief.");
 });
 
-it("shows after a cancelled edit that another tab has deleted the conversation", async () => {
+/** Selects a conversation and edits a message, and deletes the conversation in another tab. */
+async function deletedWhileEdited() {
   const other = new Conversations();
   await select(conversation("a", "0", "1"));
   chat.editing.value = { at: 0, text: "edited" };
   await other.remove("a");
   await vi.waitFor(() => expect(chat.conversations.all.value).toEqual([]));
+}
+
+it("shows after a cancelled edit that another tab has deleted the conversation", async () => {
+  await deletedWhileEdited();
   await new Promise((resolve) => setTimeout(resolve)); // until the tab has been notified
   expect(shown()).toEqual(["a0", "a1"]);
   chat.cancelEdit();
@@ -210,11 +215,7 @@ it("shows after a cancelled edit that another tab has deleted the conversation",
 });
 
 it("keeps a conversation that this tab has stored again when an edit is cancelled", async () => {
-  const other = new Conversations();
-  await select(conversation("a", "0", "1"));
-  chat.editing.value = { at: 0, text: "edited" };
-  await other.remove("a");
-  await vi.waitFor(() => expect(chat.conversations.all.value).toEqual([]));
+  await deletedWhileEdited();
   await chat.setSystem("Be brief.");
   chat.cancelEdit();
   await new Promise((resolve) => setTimeout(resolve, 20)); // until the conversation has been read

@@ -170,8 +170,8 @@ it("cleans up the text that follows a restored training as that training's text"
   expect([train.text.value, train.cleaning.value]).toEqual(["next", ["headers"]]);
 });
 
-/** Returns the store of a page that is opened again in this tab. */
-async function reloaded() {
+/** Returns the store of a page that is loaded again in this tab, before the Train tab is opened. */
+async function loadedAgain() {
   vi.resetModules();
   const { models } = await import("../src/app/stores/model");
   const { train } = await import("../src/app/features/train/store");
@@ -179,6 +179,11 @@ async function reloaded() {
   const offers = { ready: () => Promise.resolve(found), rate: () => Promise.resolve(0), bundled };
   const training = { offers, session: null, restore: () => Promise.resolve(null), renderer: "" };
   models.engine = { training } as unknown as Glgpt;
+  return train;
+}
+
+async function reloaded() {
+  const train = await loadedAgain();
   await train.open();
   return train;
 }
@@ -228,12 +233,7 @@ it("stays at the Data step when a training cannot start with the text", async ()
 });
 
 it("writes no link with settings that are not known yet", async () => {
-  vi.resetModules();
-  const { models } = await import("../src/app/stores/model");
-  const { train } = await import("../src/app/features/train/store");
-  const offers = { ready: () => Promise.resolve(found), rate: () => Promise.resolve(0), bundled: () => "quick text" };
-  const training = { offers, session: null, restore: () => Promise.resolve(null), renderer: "" };
-  models.engine = { training } as unknown as Glgpt;
+  const train = await loadedAgain();
   const { readParams, writeParams } = await import("../src/app/stores/link");
   readParams(train.link.all, new URLSearchParams("steps=20"));
   const written = new Set<string | undefined>();

@@ -61,10 +61,6 @@ class Continuations:
         needed = sorted(len(row.ids) + self._left(row) for row in self._waiting)[-MAX_ROWS:]
         self._reserved = sum(needed) + SPARE
 
-    def reserve(self) -> None:
-        """Gives the shared caches the rows that all prompts need. Raises CacheLimitError as `SharedCaches.reserve`."""
-        self.decoder.reserve(self._reserved)
-
     def add(self, row: Row) -> None:
         """Queues the prompt of a row; does nothing for a row that has ended."""
         if not row.ended:
@@ -106,7 +102,7 @@ class Continuations:
         With `speculate`, a single active row is continued by the correct guesses and one more token. After an error or
         a KeyboardInterrupt, the next call repeats the step for the rows that got no token.
         """
-        self.reserve()
+        self.decoder.reserve(self._reserved)
         before = [(row, row.text, row.drawn, len(row.text.ids)) for row in self._live if row.text]
         try:
             if not self._admit() and not self._checked_step():

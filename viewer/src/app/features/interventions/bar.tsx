@@ -7,6 +7,7 @@ import { parseIntervention, scales } from "../../../runtime/engine/interventions
 import { generation, type Tok } from "../../stores/generation";
 import { INTERVENTION_PARAMS, interventions } from "../../stores/interventions";
 import { route, type Addition } from "../../stores/route";
+import { Dismiss } from "../../ui/dismiss";
 import { Icon } from "../../ui/icon";
 import ui from "../../ui/shared.module.css";
 import { bothWritten, parting, Verdict } from "./compared";
@@ -70,16 +71,7 @@ function InterventionBar() {
       <span>
         {interventions.status.value || (interventions.applied.value ? "Changed model:" : "Changed after this text:")}
       </span>
-      {interventions.problem.value && (
-        <button
-          class={ui.quiet}
-          aria-label="Dismiss the message"
-          title="Dismiss"
-          onClick={() => (interventions.problem.value = "")}
-        >
-          <Icon of={X} />
-        </button>
-      )}
+      {interventions.problem.value && <Dismiss message={interventions.problem} />}
       {parts.map((part, i) => (
         // a key with the strength would replace the menu, and lose its focus, whenever it changes the strength
         <span key={i} class={style.change}>

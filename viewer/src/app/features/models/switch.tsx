@@ -1,13 +1,12 @@
 // The header's switch between models, and the chip that shows a running training on every tab.
 
-import { X } from "lucide";
 import { useEffect } from "preact/hooks";
 import type { Used } from "../../../api";
 import { generation } from "../../stores/generation";
 import { engine, models } from "../../stores/model";
 import { route, type Addition } from "../../stores/route";
 import { classes } from "../../ui/classes";
-import { Icon } from "../../ui/icon";
+import { Dismiss } from "../../ui/dismiss";
 import ui from "../../ui/shared.module.css";
 import { learning } from "./store";
 import style from "./style.module.css";
@@ -63,16 +62,7 @@ function ModelSwitch() {
       <span class={ui.dim} role="status">
         {switching.value || models.refused.value}
       </span>
-      {models.refused.value && !switching.value && (
-        <button
-          class={ui.quiet}
-          aria-label="Dismiss the message"
-          title="Dismiss"
-          onClick={() => (models.refused.value = "")}
-        >
-          <Icon of={X} />
-        </button>
-      )}
+      {models.refused.value && !switching.value && <Dismiss message={models.refused} />}
     </div>
   );
 }
