@@ -199,6 +199,18 @@ def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], ta
     return "\n".join([shared, *outs, *own, main])
 
 
+@functools.lru_cache(maxsize=64)
+def merged_samplers(text: str, samplers: tuple[tuple[str, str], ...]) -> str:
+    """Returns a shader that reads some textures through other samplers.
+
+    `samplers` has pairs (sampler, the sampler to use instead). A sampler that is not used any more becomes a macro.
+    """
+    for sampler, other in samplers:
+        if sampler != other:
+            text = re.sub(rf"^uniform \w+ {sampler};$", f"#define {sampler} {other}", text, flags=re.MULTILINE)
+    return text
+
+
 def _copy(text: str, k: int, first: int) -> str:
     """Returns copy k of a text: its global names end in k, and its colour attachments are numbered from `first` on.
 

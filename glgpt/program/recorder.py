@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glgpt.errors import GlgptError
-from glgpt.program.fusion import SMALL, Movable, Shape, beside_text, fused_text, sampler_of, schedule
+from glgpt.program.fusion import (
+    SMALL,
+    Movable,
+    Shape,
+    beside_text,
+    fused_text,
+    merged_samplers,
+    sampler_of,
+    schedule,
+)
 from glgpt.program.layout import Layout, View
 from glgpt.program.shader import TileRange, accessors, interface, split
 from glgpt.program.spec import Entry, Limits, Pass, Program, Texture, check
@@ -141,8 +150,8 @@ class Recorder:
         self._current = name
         self._drafts[name], self._outputs[name], self._ping_pong[name] = [], {}, []
         yield
-        if fused:
-            self._drafts[name] = self._fuse(self._drafts[name])
+        drafts = self._fuse(self._drafts[name]) if fused else self._drafts[name]
+        self._drafts[name] = [self._merged(draft) for draft in drafts]
         self._current = ""
 
     def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
@@ -362,6 +371,16 @@ class Recorder:
         )
         inputs = tuple((sampler_of(name, k), t) for k, draft in enumerate(drafts) for name, t in draft.inputs)
         return _Draft(spec, inputs, tuple(output for draft in drafts for output in draft.outputs))
+
+    def _merged(self, draft: _Draft) -> _Draft:
+        """Returns a pass that reads each of its tensors through one sampler."""
+        samplers = {t: sampler for sampler, t in reversed(draft.inputs)}
+        if len(samplers) == len(draft.inputs):
+            return draft
+        key, names = draft.spec.shader, tuple((sampler, samplers[t]) for sampler, t in draft.inputs)
+        shader = self._shader(key.rsplit("-", 1)[0], merged_samplers(self._shaders[key], names))
+        inputs = tuple((sampler, t) for sampler, t in draft.inputs if samplers[t] == sampler)
+        return replace(draft, spec=replace(draft.spec, shader=shader), inputs=inputs)
 
     def _fused_text(self, drafts: Sequence[_Draft]) -> str:
         texts = [self._texts[draft.spec.shader] for draft in drafts]

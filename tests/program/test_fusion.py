@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,10 @@ from hypothesis import strategies as st
 
 from glgpt.gl.device import Device
 from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.models.network import Network
 from glgpt.program import recorder
-from glgpt.program.fusion import _GLOBAL, _INTERFACE, SMALL, Movable, Shape, fused_text, schedule
-from glgpt.program.kernel import KERNELS
+from glgpt.program.fusion import _GLOBAL, _INTERFACE, SMALL, Movable, Shape, fused_text, merged_samplers, schedule
+from glgpt.program.kernel import KERNELS, Kernel
 from glgpt.program.spec import Limits
 from glgpt.training.program import Recipe, record_training, training_program
 from glgpt.training.trainer import Trainer
@@ -134,6 +137,26 @@ def test_every_name_of_a_training_shader_is_known() -> None:
             for line in own.splitlines():
                 declares = line[:1].isalpha() and not line.startswith(("void main", "else", "precision"))
                 assert not declares or _GLOBAL.match(line) or _INTERFACE.match(line), f"{shader}: {line}"
+
+
+def test_samplers_of_the_same_texture_are_one_sampler() -> None:
+    text = "uniform FLOAT_SAMPLER u_x;\nuniform usampler2DArray u_w;\nuniform FLOAT_SAMPLER u_x_1;\nvec4 x = f(u_x_1);"
+    merged = "uniform FLOAT_SAMPLER u_x;\nuniform usampler2DArray u_w;\n#define u_x_1 u_x\nvec4 x = f(u_x_1);"
+    assert merged_samplers(text, (("u_x", "u_x"), ("u_w", "u_w"), ("u_x_1", "u_x"))) == merged
+
+
+def test_a_pass_reads_each_texture_through_one_sampler() -> None:
+    rec = recorder.Recorder()
+    network = Network(rec, CONFIG, replace(Kernel(4, 2), blends=True, pairs=True), "q8")
+    with rec.entry("prepare"):
+        network.prepare()
+    with rec.entry("decode", fused=True):
+        network.decode()
+    program = rec.program()
+    inputs = {p.shader: p.inputs for entry in program.entries.values() for p in entry.passes}
+    declared = {name: re.findall(r"^uniform \w+ (u_\w+);", program.shaders[name], re.MULTILINE) for name in inputs}
+    assert declared == {name: [sampler for sampler, _ in read] for name, read in inputs.items()}
+    assert all(len({*dict(read).values()}) == len(read) for read in inputs.values())
 
 
 def test_copies_of_a_shader_share_no_name() -> None:
