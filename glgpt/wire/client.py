@@ -8,6 +8,7 @@ numbered, so that the client can resume after a disconnect.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from glgpt.errors import GlgptError, quoted, written
 from glgpt.wire import messages
 from glgpt.wire.messages import AGAIN, PROTOCOL, Ask, Failed, Look, Looked, Open, Opened, Step, Stepped
 
+logger = logging.getLogger(__name__)
+
 RECONNECT_TIMEOUT_S = 30.0  # seconds within which a lost connection must be restored
 ANSWER_TIMEOUT_S = 120.0  # seconds without an answer after which a server counts as lost
 MAX_RESENDS = 20  # maximum number of reconnections while `take` waits for one answer
@@ -25,6 +28,7 @@ MAX_RESENDS = 20  # maximum number of reconnections while `take` waits for one a
 # last one, the client sends the text again (replays it).
 MAX_REPLAYS = 20
 BACKOFF_S = (0.05, 2.0)  # seconds between attempts to connect: first, maximum
+ADVICE = "check that `glgpt split serve` is running there"
 
 
 class ForgottenError(Exception):
@@ -95,7 +99,7 @@ class Connection:
         except BusyError as error:
             raise GlgptError(f"{self.url}: {error}; try again later") from None
         except LostError as error:
-            raise GlgptError(f"{self.url}: {error}; check that `glgpt split serve` is running there") from None
+            raise GlgptError(f"{self.url}: {error}; {ADVICE}") from None
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -199,7 +203,7 @@ class Connection:
     # -- the connection -----------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Reconnects and resends unanswered steps.
+        """Reconnects and resends unanswered steps. Logs a warning if the first attempt fails.
 
         Raises ForgottenError if the server lost the session, or no longer has the answer to one of these steps. Raises
         GlgptError if it is not connected after `patience` seconds.
@@ -207,6 +211,7 @@ class Connection:
         self._disconnect()
         self.traffic.reconnects += 1
         end, wait, session = time.monotonic() + self.patience, BACKOFF_S[0], self._session
+        warned = False
         while True:
             try:
                 self.opened = self._open()
@@ -214,9 +219,15 @@ class Connection:
             except LostError as error:
                 if time.monotonic() + wait > end:
                     why = f"lost the server: {error}; tried again for {self.patience:.0f} s"
-                    raise GlgptError(f"{self.url}: {why}") from None
+                    raise GlgptError(f"{self.url}: {why}; {ADVICE}") from None
+                if not warned:
+                    how = "%s: the connection was lost (%s); trying again for %.0f s"
+                    logger.warning(how, self.url, error, self.patience)
+                    warned = True
                 time.sleep(wait)
                 wait = min(2 * wait, BACKOFF_S[1])
+        if warned:
+            logger.info("%s: connected again", self.url)
         done = self.opened.seq
         if session is not None and self._session == session and all(s >= done for s, *_ in self._unanswered):
             for _, message, *_ in self._unanswered:

@@ -645,7 +645,9 @@ def test_a_look_that_lies_is_told_by_a_sentence(folder: Path, hostile: Any) -> N
                 model.run_with_cache([1, 2], ["h.1.attn.pattern"])
 
 
-def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int]) -> None:
+def test_a_server_that_does_not_come_back_is_named(
+    folder: Path, ids: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     from helpers.split_serving import running
 
     engine = Engine(folder, "1", device="software")
@@ -656,8 +658,12 @@ def test_a_server_that_does_not_come_back_is_named(folder: Path, ids: list[int])
             run = split.generate_ids(ids, TOKENS, temperature=0)
             next(run)
         split._connections[0].patience = 0.3
-        with pytest.raises(GlgptError, match=r"lost the server.*tried again"):
+        with pytest.raises(
+            GlgptError, match=r"lost the server.*tried again.*check that `glgpt split serve` is running"
+        ):
             list(run)
+        warnings = [record.getMessage() for record in caplog.records if record.name == "glgpt.wire.client"]
+        assert len(warnings) == 1 and "the connection was lost" in warnings[0] and "trying again for 0 s" in warnings[0]
 
 
 def test_speculation_gives_the_same_text(serve: Any, folder: Path, whole: dict[str, list[int]]) -> None:

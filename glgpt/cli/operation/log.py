@@ -1,4 +1,4 @@
-"""Prints the library's log messages about models and pages on stderr."""
+"""Prints the library's log messages about models, split servers and pages on stderr."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import logging
 import sys
 from collections.abc import Iterator
 
-SHOWN = ("glgpt.inference", "glgpt.page")
+SHOWN = ("glgpt.inference", "glgpt.page", "glgpt.wire")
 
 
 class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"glgpt: {record.getMessage()}", file=sys.stderr, flush=True)
+        # On a terminal, the cursor may be in the middle of a text when a warning arrives.
+        amid = record.levelno >= logging.WARNING and sys.stderr.isatty() and sys.stdout.isatty()
+        print("\n" * amid + f"glgpt: {record.getMessage()}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
