@@ -91,6 +91,7 @@ def test_a_proxy_that_cannot_be_used_is_one_clear_line(
         (["generate", "--split", "ws://127.0.0.1:1", "x"], "check that `glgpt split serve` is running there"),
         (["generate", "--split", "ftp://x", "x"], "'ftp://x' is not a server's address"),
         (["generate", "--plan", "0-5", "x"], "'0-5' is not a plan"),
+        (["generate", "--plan", "0-5@here", "--regex", "a", "--device", "software", "x"], "not support a constraint"),
         (["generate", "--plan", "0-3@here,5@here", "x"], "the plan has embed,0-3 and then 5,head"),
         (["generate", "--plan", "1-5@here", "x"], "the plan lacks the embedding"),
         (["generate", "--wire", "f16", "x"], "--wire needs --split or --plan"),

@@ -92,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
                 with named_errors(Path("stdout")):
                     print(piece, end="", flush=True)
 
+        with progress(f"processing {len(ids)} prompt tokens"):
+            first = next(generation, "")
         try:
-            with progress(f"processing {len(ids)} prompt tokens"):
-                first = next(generation, "")
             show("" if args.prompt is None and args.ids is None else start)
             for piece in itertools.chain([first], generation):
                 show(piece)
