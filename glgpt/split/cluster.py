@@ -191,7 +191,7 @@ class RayEngine(EngineBase):
         """Returns the session with this key, or a new one. Raises GlgptError if `part` is not the engine's part."""
         wanted = Part.parse(part, self.config) if part else self.part
         if wanted != self.part:
-            raise GlgptError(f"this server holds {self.part} and not {wanted}")
+            raise GlgptError(self.lacks(wanted))
         session = self._sessions.pop(key or "", None) or Session()
         self._sessions[session.key] = session
         while len(self._sessions) > 4 * self.most:

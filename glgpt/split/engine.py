@@ -147,6 +147,11 @@ class EngineBase(ABC):
             "sessions": self.most,
         }
 
+    def lacks(self, part: Part) -> str:
+        """Returns the message for a client that requests a part that the engine does not hold."""
+        needs = f"this server holds {self.part}, and the client requests {part}"
+        return f"{needs}; request blocks that the server holds, or start it with --blocks {part}"
+
     @property
     def most_bytes(self) -> int:
         """Returns the maximum size in bytes of a client's message: a row for each position of a context, and JSON."""
@@ -270,7 +275,7 @@ class Engine(EngineBase):
         if wanted == self.part:
             return self.whole
         if not self.part.contains(wanted):
-            raise GlgptError(f"this server holds {self.part} and not {wanted}")
+            raise GlgptError(self.lacks(wanted))
         found = self._narrowed.pop(wanted, None) or self._served(self._retried(lambda: self._narrow(wanted)))
         self._narrowed[wanted] = found
         for other in self._superfluous(wanted):

@@ -199,8 +199,9 @@ class Application:
             await _refuse(socket, TOKEN, "the token is wrong" if hello.token else "a token is required (--token)")
             return None
         if hello.model is not None and hello.model != self.engine.digest:
-            what = f"this server holds another model or checkpoint: {quoted(self.engine.name)}"
-            await _refuse(socket, UNSUITABLE, what)
+            name = quoted(self.engine.name)
+            what = f"this server holds {name}, and the client has another model or checkpoint"
+            await _refuse(socket, UNSUITABLE, f"{what}; use the same --model on both sides")
             return None
         if self.draining:
             await _refuse(socket, DRAINING, "the server is shutting down")

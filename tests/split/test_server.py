@@ -763,7 +763,10 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
     assert {str(part) for part in engine._narrowed} == {"1,head", "embed,0", "head"}
     few = serve(folder, "1")
     refused = raw(few).open(part="0-1")
-    assert refused["code"] == "unsuitable" and "holds 1,head and not embed,0-1,head" in refused["message"]
+    assert (
+        refused["code"] == "unsuitable"
+        and "holds 1,head, and the client requests embed,0-1,head; request" in refused["message"]
+    )
     assert raw(few).open(part=f"+{config.n_layer}")["code"] == "unsuitable"
     assert raw(few).open(part="1" * 30)["code"] == "unsuitable"
 

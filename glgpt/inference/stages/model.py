@@ -277,8 +277,9 @@ def _around(
         own = [part.blocks for part in (before, after) if part]
         if range(*blocks) not in own or sum(map(len, own)) != len(range(*blocks)):
             url, first, end = server.connection.url, *blocks
-            leaves = f"{url} holds {server.part}, which does not leave blocks {first}-{end - 1} to this machine"
-            raise ArgumentError(f"{leaves}; omit the option blocks")
+            left = " and ".join(str(part) for part in (before, after) if part) or "nothing"
+            leaves = f"{url} holds {server.part}, which leaves {left} to this machine, not blocks {first}-{end - 1}"
+            raise ArgumentError(f"{leaves}; omit the option blocks, or start the server with other --blocks")
     places: list[tuple[Part, RemoteStage | None]] = [(before, None)] if before else []
     places.append((server.part, server))
     return places + ([(after, None)] if after else [])

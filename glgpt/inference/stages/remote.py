@@ -30,7 +30,8 @@ class RemoteStage:
         said = connection.opened
         self.name = quoted(said.model)
         if said.shape != config.shape():
-            raise GlgptError(f"{connection.url} holds another model ({self.name}); both sides must load the same one")
+            what = f"{connection.url} holds {self.name}, which has another shape than the model of this machine"
+            raise GlgptError(f"{what}; use the same --model on both sides")
         self.part = Part.parse(said.holds, config)
         self.context = min(said.context or config.n_positions, config.n_positions)
 
