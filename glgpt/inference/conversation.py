@@ -185,30 +185,42 @@ class Conversation:
     def _prompt(self, messages: list[dict[str, Any]], **how: Any) -> ChatPrompt:
         return self.model.chat_template.prompt(messages, tools=self.tools, **how)
 
+    def _check_length(self, count: int, limit: int) -> None:
+        """Raises GlgptError if the last turn, with the system message, has `count` tokens, more than `limit`."""
+        if count <= limit:
+            return
+        remedy = ""
+        if limit < self.model.max_context:
+            remedy = ", or raise --max-texture-memory"
+        elif limit < self.model.config.n_positions:
+            remedy = ", or raise --context"
+        raise GlgptError(
+            f"the message needs {count} tokens with its system message, and the context of "
+            f"{written(self.model.name)} holds {limit}; shorten it{remedy}"
+        )
+
     def _fitting(self) -> ChatPrompt:
-        """Returns the prompt, without the oldest turns if it would leave too little of the context for an answer."""
+        """Returns the prompt, without the oldest turns if it would leave too little of the context for an answer.
+
+        Raises GlgptError if the last turn exceeds the maximum context, before the context grows, or the memory.
+        """
         self.notice, prompt = "", self.prompt()
+        start, dropped = self._systems(), self.dropped
+        turns = [i - start for i, message in enumerate(self.messages) if message["role"] == "user"]
+        most = self.model.prompt_limit(1)
+        if len(prompt.ids) > most:  # checked before the context grows
+            last = max([dropped, *turns[-1:]])
+            self._check_length(len(self._prompt(self.messages[:start] + self.messages[start + last :]).ids), most)
         limit = self.model.prompt_limit(len(prompt.ids))
         if len(prompt.ids) + min(self.tokens, max(1, limit // ANSWER_SHARE)) <= limit + 1:
             return prompt
-        start, dropped = self._systems(), self.dropped
-        turns = [i - start for i, message in enumerate(self.messages) if message["role"] == "user"]
         for self.dropped in [turn for turn in turns if turn > dropped]:
             prompt = self.prompt()
             if len(prompt.ids) <= limit // 2:
                 break
         if len(prompt.ids) > limit:
-            count = len(prompt.ids)
             self.dropped = dropped
-            remedy = ""
-            if limit < self.model.max_context:
-                remedy = ", or raise --max-texture-memory"
-            elif limit < self.model.config.n_positions:
-                remedy = ", or raise --context"
-            raise GlgptError(
-                f"the message needs {count} tokens with its system message, and the context of "
-                f"{written(self.model.name)} holds {limit}; shorten it{remedy}"
-            )
+            self._check_length(len(prompt.ids), limit)
         if left_out := self.dropped - dropped:
             self.notice = (
                 f"the context of {limit} tokens is full: the model no longer reads the {left_out} oldest messages"

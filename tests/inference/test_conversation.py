@@ -264,6 +264,19 @@ def test_a_conversation_takes_the_context_that_fits_in_memory(tmp_path: Path, mo
             conversation.send("hello " * 400)
 
 
+def test_a_message_beyond_the_model_is_refused_before_the_context_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the caches grew to the model's maximum before a message that exceeds it was refused."""
+    monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
+    with LanguageModel.from_pretrained(chat_llama(tmp_path / "model.gguf"), device="software") as model:
+        conversation = Conversation(model, tokens=4, **GREEDY)
+        "".join(conversation.send("hello"))
+        with pytest.raises(GlgptError, match=rf"the context of .* holds {model.max_context}; shorten it$"):
+            conversation.send("hello " * model.max_context)
+        assert model.context == 256 < model.max_context and len(conversation.messages) == 2
+
+
 def test_a_message_to_a_closed_model_is_refused(opened: Callable[..., LanguageModel]) -> None:
     """Regression: the error of a long message said that the message exceeds the context."""
     model = opened()
