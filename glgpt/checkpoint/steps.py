@@ -8,33 +8,35 @@ from pathlib import Path
 from glgpt.errors import FileError, quoted
 
 STEPS = "steps"  # subfolder of a run's folder
-_NAMED = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
+MAX_DIGITS = 18  # of the number of a step
+_NAMED = re.compile(r"(.+)@(\w+)", re.DOTALL)
 
 
 def kept_steps(run: Path) -> list[int]:
     """Returns the numbers of a run's saved steps, in ascending order."""
-    return sorted(int(p.name) for p in (run / STEPS).glob("*") if re.fullmatch(r"\d{1,18}", p.name) and p.is_dir())
-
-
-def run_of(name: str) -> Path | None:
-    """Returns the run's folder in a name such as `runs/play@400`; None for other names and for existing files."""
-    found = _NAMED.fullmatch(name)
-    if found is None or Path(name).exists() or not (Path(found[1]) / "config.json").is_file():
-        return None
-    return Path(found[1])
+    return sorted(
+        int(p.name) for p in (run / STEPS).glob("*") if re.fullmatch(rf"\d{{1,{MAX_DIGITS}}}", p.name) and p.is_dir()
+    )
 
 
 def step_folder(name: str) -> Path | None:
-    """Returns the folder of the step in a name such as `runs/play@400`; None for other names.
+    """Returns the folder of the step in a name such as `runs/play@400`; None for other names and for existing files.
 
-    Raises FileError for a step that the run has not saved.
+    Raises FileError for a run that does not exist, and for a step that the run has not saved.
     """
-    run = run_of(name)
-    if run is None:
+    found = _NAMED.fullmatch(name)
+    if found is None or Path(name).exists():
         return None
-    step = int(name.rpartition("@")[2])
+    run, step = Path(found[1]), found[2]
+    if not (run / "config.json").is_file():
+        folder = quoted(run, 150)
+        why = f"the folder {folder} has no config.json" if run.is_dir() else f"there is no folder {folder}"
+        raise FileError(f"{quoted(name, 150)} is not a step of a run: {why}; give RUN@STEP with the folder of a run")
     kept = kept_steps(run)
-    if step in kept:
-        return run / STEPS / str(step)
-    there = f"its saved steps are {', '.join(map(str, kept))}" if kept else "only its last checkpoint is saved"
-    raise FileError(f"{quoted(run, 300)} has no step {step}: {there} (glgpt train --keep N keeps the last N saves)")
+    if step.isdecimal() and len(step) <= MAX_DIGITS and int(step) in kept:
+        return run / STEPS / str(int(step))
+    saved = f"its saved step{'s are' if len(kept) > 1 else ' is'} {', '.join(map(str, kept))}"
+    there = saved if kept else "only its last checkpoint is saved"
+    raise FileError(
+        f"{quoted(run, 300)} has no step {quoted(step)}: {there} (glgpt train --keep N keeps the last N saves)"
+    )

@@ -47,11 +47,22 @@ def test_the_last_saved_steps_are_kept_and_named(run: Path, capsys: pytest.Captu
 def test_a_step_that_is_not_kept_is_named_with_those_that_are(run: Path) -> None:
     with pytest.raises(GlgptError, match=r"has no step 4: its saved steps are 12, 14 \(glgpt train --keep"):
         Checkpoint.open("run@4")
+    with pytest.raises(GlgptError, match="run has no step last: its saved steps are 12, 14"):
+        Checkpoint.open("run@last")
     assert main(["generate", "--model", "run@4"]) == 2
     glgpt.train(resume="run", steps=16, keep=0)
     assert kept_steps(run) == []
     with pytest.raises(GlgptError, match="only its last checkpoint is saved"):
         Checkpoint.open("run@16")
+
+
+def test_a_step_of_what_is_not_a_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the error was that of an invalid name of the Hub."""
+    monkeypatch.chdir(tmp_path)
+    Path("notes").mkdir()
+    for name, why in (("runs/none@4", "there is no folder runs/none"), ("notes@4", "folder notes has no config.json")):
+        with pytest.raises(GlgptError, match=f"{name} is not a step of a run: .*{why}; give RUN@STEP"):
+            Checkpoint.open(name)
 
 
 @pytest.mark.slow
