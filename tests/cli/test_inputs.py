@@ -83,3 +83,23 @@ def test_a_list_of_steps_that_is_none_gets_no_example_of_another_command(capsys:
     with pytest.raises(SystemExit):
         main("data clean a.txt --out b.txt --steps headers,".split())
     assert "'headers,' is not a list of names with commas between them" in capsys.readouterr().err
+
+
+def test_eval_of_what_is_not_a_text_names_the_command(capsys: Capture) -> None:
+    """Regression: the error for a run was that it is not a regular file."""
+    for name, files in (("run", ("config.json", "train.json")), ("model", ("config.json",)), ("texts", ("a.txt",))):
+        Path(name).mkdir()
+        for file in files:
+            Path(name, file).touch()
+    (Path("run") / "steps/4").mkdir(parents=True)
+    for arguments, message in (
+        (["run"], "run is a run, not a text file; glgpt eval run --suite scores it on its held-back text, and glgpt"),
+        (["run", "--model", "run"], "glgpt eval FILE --model run evaluates it on a text"),
+        (["model"], "model is a model, not a text file; glgpt eval FILE --model model"),
+        (["texts"], "texts is a folder; give a text file: glgpt eval FILE --model MODEL"),
+        (["gpt2"], "text file gpt2 does not exist; the command is glgpt eval FILE --model MODEL"),
+        (["gpt2", "--suite"], "text file gpt2 does not exist"),
+        (["run@5"], "run has no step 5: its saved step is 4"),
+        (["none@5"], "none@5 is not a step of a run: there is no folder none"),
+    ):
+        assert message in refused(capsys, "eval", *arguments)

@@ -20,13 +20,15 @@ from glgpt.cli.common import (
 )
 from glgpt.cli.option_types import count, positive
 from glgpt.cli.progress import progress
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.gguf.model_files import CONFIG
 from glgpt.inference.model import LanguageModel
 from glgpt.inspection.evaluate import evaluate
 from glgpt.inspection.format_comparison import compare_formats
 from glgpt.program.formats import DTYPES
 from glgpt.scoring.suite import MAX_TOKENS, Texts, as_csv, render, score, texts_of_run
 from glgpt.text.files import Text
+from glgpt.training.run_folder import RECORD
 
 
 def add_parser(sub: Subparsers) -> None:
@@ -76,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
         return _run_suite(args)
     if args.csv or args.training or args.tokens is not None:
         raise GlgptError("--csv, --tokens and --training need --suite")
+    if args.file != "-":
+        _check_file(args.file)
     text = read_input(args.file)
     if args.compare_to:
         return _compare_formats(args, text)
@@ -89,6 +93,22 @@ def run(args: argparse.Namespace) -> int:
         f"{result.tokens_per_s:.0f} tokens/s",
     )
     return 0
+
+
+def _check_file(name: str) -> None:
+    """Raises FileError, with the right command, if FILE is a model or another folder, or does not exist."""
+    shown = quoted(name, 300)
+    folder = Path(name) if Path(name).is_dir() else step_folder(name)
+    if folder and (folder / CONFIG).is_file():
+        remedy = f"glgpt eval FILE --model {shown} evaluates it on a text"
+        if (folder / RECORD).is_file():
+            own = f"glgpt eval {shown} --suite scores it on its held-back text"
+            raise FileError(f"{shown} is a run, not a text file; {own}, and {remedy}")
+        raise FileError(f"{shown} is a model, not a text file; {remedy}")
+    if folder:
+        raise FileError(f"{shown} is a folder; give a text file: glgpt eval FILE --model MODEL")
+    if not Path(name).exists():
+        raise FileError(f"text file {shown} does not exist; the command is glgpt eval FILE --model MODEL")
 
 
 def _compare_formats(args: argparse.Namespace, text: str) -> int:
@@ -134,5 +154,7 @@ def _texts(args: argparse.Namespace) -> Texts:
             raise GlgptError(f"{args.file} is a run with its own model and text; remove --model and --training")
         args.model = args.file
         return texts_of_run(run)
+    if args.file != "-":
+        _check_file(args.file)
     text = Text.of_string(read_input("-")) if args.file == "-" else Text.of_files([args.file])
     return Texts(text, Text.of_files(args.training) if args.training else None)
