@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from glgpt.errors import GlgptError
+from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.inference.arguments.names import selected
 from glgpt.inference.model import LanguageModel
 from glgpt.models.activations import EMBED, PATTERN, RESID_POST, Activation, in_block
 from glgpt.program.formats import Format
-from glgpt.system.files import holds_manifest, staged_folder, written_whole
+from glgpt.system.files import holds_manifest, read_json, staged_folder, written_whole
 from glgpt.system.outputs import output_folder
 
+MANIFEST = "manifest.json"
 GROUPS = ("attention", "hidden", "logits")
 MASKED = -1e29  # scores at or below this value are masked: the query does not attend to these positions
 TOP, PAGE = 8, 48  # maximum likeliest tokens per position, and maximum positions, in a picture of predictions
@@ -203,9 +204,8 @@ def dump(
 
     `what` lists groups (`attention`, `hidden`, `logits`) and names of activations, with wildcards (`h.*.mlp.act`). With
     `raw`, the textures of these activations are written too. All files appear together when the last one is drawn. If
-    `out` holds an earlier dump, files of the same names are replaced and others stay. Before anything is written,
-    raises GlgptError for invalid ids or a name, layer or head that the model does not have, and FileError if `out` is
-    not an unused name, an empty folder or an earlier dump.
+    `out` holds an earlier dump, the new one replaces it. Before anything is written, raises GlgptError for invalid ids
+    or a name, layer or head that the model does not have, and FileError as `checked_out` does.
     """
     known = list(model.config.activations)
     what = [n for name in what for n in ([name] if name in GROUPS else selected(name, known, model.name))]
@@ -215,13 +215,37 @@ def dump(
         if own.per_head and not heads_in(own, chosen_heads):
             raise GlgptError(f"heads {heads!r} are out of range; {own.name} has heads 0 to {own.heads - 1}")
     model.check_ids(ids)
-    with staged_folder(checked_out(out)) as folder:
-        return _draw(model, ids, folder, what, chosen_layers, chosen_heads, raw, progress)
+    with staged_folder(checked_out(out), replace=True) as folder:
+        manifest = _draw(model, ids, folder, what, chosen_layers, chosen_heads, raw, progress)
+        checked_out(out)  # again: another program may have written to the folder since
+        return manifest
 
 
 def checked_out(out: str | Path) -> Path:
-    """Returns a folder for pictures: an unused name, an empty folder or an earlier dump. Raises FileError otherwise."""
-    return output_folder(out, ("earlier dump", lambda folder: holds_manifest(folder, {"tokens", "labels", "files"})))
+    """Returns a folder for pictures: an unused name, an empty folder or an earlier dump.
+
+    Raises FileError for anything else, and for an earlier dump to which other files were added.
+    """
+    path = output_folder(out, ("earlier dump", lambda folder: holds_manifest(folder, {"tokens", "labels", "files"})))
+    if other := _not_of_dump(path):
+        raise FileError(
+            f"--out {quoted(out)} holds {quoted(other)}, which is not part of a dump and would be deleted: "
+            "move it elsewhere first"
+        )
+    return path
+
+
+def _not_of_dump(folder: Path) -> Path | None:
+    """Returns the first file in the folder that the manifest of the folder does not list; None if there is none."""
+    held = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
+    if not held:
+        return None
+    listed = read_json(folder / MANIFEST)["files"]
+    own = {
+        MANIFEST,
+        *(str(entry.get("file")) for entry in (listed if isinstance(listed, list) else ()) if isinstance(entry, dict)),
+    }
+    return next((path for path in held if path.as_posix() not in own), None)
 
 
 def _draw(
@@ -262,6 +286,6 @@ def _draw(
         "labels": job.labels,
         "files": job.files,
     }
-    with written_whole(out / "manifest.json") as file:
+    with written_whole(out / MANIFEST) as file:
         file.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())
     return manifest

@@ -224,28 +224,44 @@ def named_errors(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def staged_folder(path: Path) -> Iterator[Path]:
+def staged_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """Yields a folder to fill. Its files appear in `path` when the block completes; if the block fails, none appear.
 
     If `path` exists (`outputs.output_folder` checks that it may be written), its files of the same names are replaced
-    and its other files stay; `manifest.json` is replaced last. Missing parent folders are made.
+    and its other files stay; `manifest.json` is replaced last. With `replace`, the whole folder is replaced. Missing
+    parent folders are made.
     """
     made = [folder for folder in path.parents if not folder.exists()]
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        work = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        folder = work / "new"
         try:
+            folder.mkdir()
             yield folder
             folder.chmod(0o777 & ~_umask())
-            if path.exists():
+            if path.exists() and not replace:
                 _merge(folder, path)
             else:
-                folder.rename(path)
+                swap(folder, path, work / "old")
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(work, ignore_errors=True)
             with contextlib.suppress(OSError):  # `rmdir` fails for a parent that holds the finished folder
                 for above in made:
                     above.rmdir()
+
+
+def swap(new: Path, out: Path, old: Path) -> None:
+    """Moves `new` to `out`. An earlier folder there is moved to `old`, and back to `out` if the move of `new` fails."""
+    replaced = out.exists()
+    if replaced:
+        out.rename(old)
+    try:
+        new.rename(out)
+    except BaseException:
+        if replaced:
+            old.rename(out)
+        raise
 
 
 def _merge(folder: Path, path: Path) -> None:

@@ -200,8 +200,11 @@ def test_an_earlier_output_is_replaced(place: Path, monkeypatch: pytest.MonkeyPa
         assert main(["logits", "--model", WIDE, "--ids", "1,2", "--out", "out.npz"]) == 0
         assert main(["dump", "--model", WIDE, "--ids", "1,2", "--out", "out", "--what", "h.0.ln_1"]) == 0
     assert main(["dump", "--model", WIDE, "--ids", "1,2", "--out", "out", "--what", "h.1.ln_1"]) == 0
-    assert sorted(p.name for p in Path("out").iterdir()) == ["h.0.ln_1.png", "h.1.ln_1.png", "manifest.json"]
+    assert sorted(p.name for p in Path("out").iterdir()) == ["h.1.ln_1.png", "manifest.json"]
     capsys.readouterr()
+    Path("out/notes.txt").write_text("mine")
+    assert "holds notes.txt, which is not part of a dump" in refused(FOLDERS["dump"], "out", capsys)
+    assert sorted(p.name for p in Path("out").iterdir()) == ["h.1.ln_1.png", "manifest.json", "notes.txt"]
     np.savez("mine.npz", a=np.zeros(2))
     assert "exists and is not a file of logits" in refused(f"logits --model {WIDE} --ids 1,2", "mine.npz", capsys)
 

@@ -35,7 +35,7 @@ def add_parser(sub: Subparsers) -> None:
     )
     add_prompt_options(p, "text to run, or - to read it from stdin")
     add_model_option(p)
-    p.add_argument("--out", required=True, metavar="DIR", help="folder to write to")
+    p.add_argument("--out", required=True, metavar="DIR", help="folder to write to; an earlier dump there is replaced")
     p.add_argument(
         "--what",
         type=names,

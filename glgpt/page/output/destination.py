@@ -12,7 +12,7 @@ from pathlib import Path
 
 from glgpt.errors import FileError, quoted
 from glgpt.page.documents.fields import ListedFile
-from glgpt.system.files import holds_manifest, named_errors
+from glgpt.system.files import holds_manifest, named_errors, swap
 from glgpt.system.outputs import output_file, output_folder
 
 WRITTEN = re.compile(  # names of the files and folders that an export writes directly in its folder
@@ -91,16 +91,3 @@ def publish(folder: Path, given: str | Path, out: Path, work: Path) -> None:
     folder.chmod(0o755)
     checked_out(given, single_file=False)  # again: another program may have written to the path since
     swap(folder, out, work / "old")
-
-
-def swap(new: Path, out: Path, old: Path) -> None:
-    """Moves `new` to `out`. An earlier folder there is moved to `old`, and back to `out` if the move of `new` fails."""
-    replaced = out.exists()
-    if replaced:
-        out.rename(old)
-    try:
-        new.rename(out)
-    except BaseException:
-        if replaced:
-            old.rename(out)
-        raise
