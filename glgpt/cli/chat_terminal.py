@@ -6,10 +6,11 @@ import contextlib
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glgpt.cli.common import counted, speed
 from glgpt.cli.progress import awaited
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.inference.conversation import Conversation
@@ -134,7 +135,7 @@ class ChatTerminal:
         if self.conversation.notice != before:
             self._notice()
         if not self.conversation.notice and self.conversation.last and self.conversation.last.stats.stopped == "tokens":
-            _say(f"[the answer reached {self.conversation.tokens} tokens; --tokens allows more]")
+            _say(f"[the answer reached {counted(self.conversation.tokens, 'token')}; --tokens allows more]")
         with contextlib.suppress(KeyboardInterrupt):
             self.conversation.read_ahead()  # updates the KV cache while the user reads the answer
 
@@ -177,7 +178,7 @@ class ChatTerminal:
         if path.exists() and not holds_manifest(path.parent, set(saved), path.name):
             raise FileError(f"{quoted(path, 300)} is not a saved conversation and was not replaced; give another name")
         write_json(path, saved)
-        _say(f"{_counted(self.conversation.messages)} saved in {quoted(path, 300)}")
+        _say(f"{counted(len(self.conversation.messages), 'message')} saved in {quoted(path, 300)}")
 
     def _load(self, name: str) -> None:
         if not name:
@@ -186,25 +187,21 @@ class ChatTerminal:
         messages = saved_messages(path)
         self.conversation.messages, self.conversation.dropped = messages, 0
         self._earlier = self.conversation.last
-        _say(f"{_counted(messages)} loaded from {quoted(path, 300)}")
+        _say(f"{counted(len(messages), 'message')} loaded from {quoted(path, 300)}")
         for message in messages[-2:]:
             _say(f"{'> ' if message['role'] == 'user' else ''}{printable(str(message.get('content')))}")
 
     def _stats(self, _: str) -> None:
         last = self.conversation.last
         if last is None or last is self._earlier or not last.stats.prefill_s:  # stopped before its first token
-            _say(f"{_counted(self.conversation.messages)}; no answer yet")
+            _say(f"{counted(len(self.conversation.messages), 'message')}; no answer yet")
             return
         _say(statistics(last))
         context = self.conversation.model.max_context
         used = min(context, len(self.conversation.last_prompt.ids) + len(last.ids))
-        count, dropped = _counted(self.conversation.messages), self.conversation.dropped
+        count, dropped = counted(len(self.conversation.messages), "message"), self.conversation.dropped
         left_out = f", and the model no longer reads the {dropped} oldest" if dropped else ""
         _say(f"{count}{left_out}; {used} of {context} tokens of context")
-
-
-def _counted(messages: Sequence[object]) -> str:
-    return f"{len(messages)} message{'s' * (len(messages) != 1)}"
 
 
 def _say(text: str) -> None:
@@ -215,13 +212,13 @@ def _say(text: str) -> None:
 def statistics(answer: Generation) -> str:
     """Returns a line about an answer: tokens read and reused, time to the first token, speed."""
     stats = answer.stats
-    speed = f" at {stats.decode_tokens / stats.decode_s:.1f}/s" if stats.decode_s else ""
+    rate = speed(stats.decode_tokens, stats.decode_s)
     cached = f" ({stats.cached_tokens} more from the cache)" if stats.cached_tokens else ""
     if stats.checked_steps:
-        speed += f", {stats.accepted_tokens} of {stats.guessed_tokens} guesses correct in {stats.checked_steps} steps"
+        rate += f", {stats.accepted_tokens} of {stats.guessed_tokens} guesses correct in {stats.checked_steps} steps"
     return (
-        f"read {stats.prefill_tokens} tokens{cached}, first token after {stats.prefill_s:.2f} s, "
-        f"{len(answer.ids)} tokens{speed}"
+        f"read {counted(stats.prefill_tokens, 'token')}{cached}, first token after {stats.prefill_s:.2f} s, "
+        f"{counted(len(answer.ids), 'token')}{rate}"
     )
 
 

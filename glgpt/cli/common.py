@@ -271,6 +271,16 @@ def encode(model: LanguageModel, text: str | None, ids: list[int] | None) -> lis
     return model.tokenizer.prompt(text)
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun, such as "1 token" and "2 tokens"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def speed(tokens: int, seconds: float) -> str:
+    """Returns the end of a line about tokens, such as " at 12.3/s"; "" for fewer than two, which measure no speed."""
+    return f" at {tokens / seconds:.1f}/s" if tokens > 1 and seconds else ""
+
+
 def report(args: argparse.Namespace, results: Any, text: str) -> None:
     """Prints the results as JSON with --json, else as text."""
     with named_errors(Path("stdout")):

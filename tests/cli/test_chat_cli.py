@@ -369,3 +369,8 @@ def test_few_processors_draw_integers_in_one_thread(
     monkeypatch.setenv("LP_NUM_THREADS", "1")
     draw_in_one_thread(argparse.Namespace(**options))
     assert os.environ["LP_NUM_THREADS"] == "1"
+
+
+def test_an_answer_of_one_token_has_no_speed(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", model, "--message", "hello", "--temperature", "0", "--tokens", "1"]) == 0
+    assert capsys.readouterr().err.endswith(" s, 1 token\n")

@@ -142,6 +142,11 @@ def test_generate_prints_text_to_stdout_and_speed_to_stderr(capsys: Capture) -> 
     assert "prefill 5 tokens at " in err and "decode 9 tokens at " in err and "seed" not in err
 
 
+def test_generate_prints_no_speed_of_a_single_token(capsys: Capture) -> None:
+    assert main(["generate", "x", "--tokens", "2", "--temperature", "0"]) == 0
+    assert capsys.readouterr().err.endswith("prefill 1 token, decode 1 token\n")
+
+
 @pytest.mark.slow
 def test_generate_tells_the_seed_it_drew(capsys: Capture) -> None:
     assert main(["generate", "--tokens", "12"]) == 0

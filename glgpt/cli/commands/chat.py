@@ -19,6 +19,7 @@ from glgpt.cli.common import (
     add_json_option,
     add_sampling_options,
     chat_model,
+    counted,
     draw_in_one_thread,
     open_model,
     read_input,
@@ -118,13 +119,13 @@ def _cache(path: Path | None, conversation: Conversation) -> Iterator[None]:
     """
     if path and path.exists():
         tokens = conversation.model.load_cache(path)
-        print(f"the cache of {tokens} tokens was loaded from {quoted(path, 300)}", file=sys.stderr)
+        print(f"the cache of {counted(tokens, 'token')} was loaded from {quoted(path, 300)}", file=sys.stderr)
     yield
     if path and conversation.last:
         with progress("reading the last answer for the cache"):
             conversation.read_ahead()
         tokens = conversation.model.save_cache(path)
-        print(f"the cache of {tokens} tokens was saved in {quoted(path, 300)}", file=sys.stderr)
+        print(f"the cache of {counted(tokens, 'token')} was saved in {quoted(path, 300)}", file=sys.stderr)
 
 
 def _messages(args: argparse.Namespace) -> list[str] | None:

@@ -13,6 +13,7 @@ from glgpt.cli.common import (
     add_device_options,
     add_json_option,
     add_model_option,
+    counted,
     device_options,
     open_model,
     read_input,
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         args,
         asdict(result),
         f"{result.nats_per_token:.4f} nats/token, {result.bits_per_byte:.4f} bits/byte, perplexity "
-        f"{result.perplexity:.2f}\n{result.tokens} tokens predicted, window {result.window}, "
+        f"{result.perplexity:.2f}\n{counted(result.tokens, 'token')} predicted, window {result.window}, "
         f"{result.tokens_per_s:.0f} tokens/s",
     )
     return 0
@@ -120,7 +121,7 @@ def _compare_formats(args: argparse.Namespace, text: str) -> int:
         asdict(found),
         f"{found.nats_per_token:.4f} nats/token in {found.dtype}, {found.compared_nats:.4f} in {found.compared_to}; KL "
         f"divergence {found.kl:.2g} nats/token; the same most likely token for {found.agreement:.1%}\n"
-        f"{found.tokens} tokens predicted, window {found.window}",
+        f"{counted(found.tokens, 'token')} predicted, window {found.window}",
     )
     return 0
 

@@ -18,12 +18,14 @@ from glgpt.cli.common import (
     add_model_option,
     add_prompt_options,
     add_sampling_options,
+    counted,
     draw_in_one_thread,
     encode,
     open_model,
     prompt_text,
     report,
     sampling_options,
+    speed,
 )
 from glgpt.cli.format_check import add_check_option, check_format
 from glgpt.cli.option_types import count, positive
@@ -92,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
                 with named_errors(Path("stdout")):
                     print(piece, end="", flush=True)
 
-        with progress(f"processing {len(ids)} prompt tokens"):
+        with progress(f"processing {counted(len(ids), 'prompt token')}"):
             first = next(generation, "")
         try:
             show("" if args.prompt is None and args.ids is None else start)
@@ -139,7 +141,7 @@ def _samples(
         tokens = sum(len(run.ids) for run in runs)
         slides = sum(run.stats.slides for run in runs)
         beyond = _beyond("the samples", slides, model.context)
-        print(f"{beyond}{args.samples} samples, {tokens} tokens at {tokens / seconds:.1f}/s", file=sys.stderr)
+        print(f"{beyond}{args.samples} samples, {counted(tokens, 'token')}{speed(tokens, seconds)}", file=sys.stderr)
     return 0
 
 
@@ -154,7 +156,8 @@ def _speed(args: argparse.Namespace, stats: dict[str, Any], model: LanguageModel
     full = _beyond("the text", stats["slides"], stats["context"])
     seed = "" if args.temperature == 0 else f", seed {stats['seed']}"
     weights = f"; weights {model.formats}" if model.dtype == AS_STORED else ""
-    return (
-        f"{full}prefill {stats['prefill_tokens']} tokens at {stats['prefill_tokens_per_s']:.1f}/s, "
-        f"decode {stats['decode_tokens']} tokens at {stats['decode_tokens_per_s']:.1f}/s{seed}{weights}"
+    done = (
+        f"{name} {counted(stats[f'{name}_tokens'], 'token')}{speed(stats[f'{name}_tokens'], stats[f'{name}_s'])}"
+        for name in ("prefill", "decode")
     )
+    return f"{full}{', '.join(done)}{seed}{weights}"
