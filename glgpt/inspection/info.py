@@ -70,7 +70,7 @@ def render(found: dict[str, Any]) -> str:
         f"drawing on  {device['index']}: {device['renderer']}{' (software)' if device['software'] else ''}",
         f"driver      {device['version']}",
         "limits      " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found["limits"].items()),
-        f"kernel      {choice['kernel']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
+        f"kernel      {choice['label']} with {choice['fetch']}, {choice['storage']} texels: {choice['why']}",
     ]
     probe = sorted(choice["probe_ms"].items(), key=lambda item: item[1])
     lines += [f"  {name:<26} {ms:8.2f} ms" for name, ms in probe if name.split()[0] not in COLUMNS]

@@ -124,9 +124,8 @@ def choose(device: Device, kernel: str = "auto", fetch: str = "auto", storage: s
     kernels = [k for k in asked if k.contiguous == contiguous] or asked
     among = {(k, f): measured[f"{k.label} {f}"] for k in kernels for f in fetches}
     chosen, fetch = min(among, key=lambda pair: among[pair])
-    fastest = (
-        f"fastest of {len(among)}{' with panels' if contiguous else ''} in the probe, {among[chosen, fetch]:.2f} ms"
-    )
+    which = f"{len(among)} with contiguous columns" if contiguous else str(len(among))
+    fastest = f"fastest of {which} in the probe, {among[chosen, fetch]:.2f} ms"
     why = fastest if len(among) > 1 else "as requested"
     options = replace(options, fetch=fetch)
     gpu = options.storage == "float" and not contiguous and not device.software
@@ -370,6 +369,7 @@ def as_dict(choice: Choice) -> dict[str, object]:
     """Returns a choice as plain data, for `glgpt info`."""
     return {
         "kernel": choice.kernel.name,
+        "label": choice.kernel.unblended.label,  # as in the names of `probe_ms`
         "contiguous": choice.kernel.contiguous,
         **asdict(choice.options),
         "why": choice.why,

@@ -228,7 +228,9 @@ def test_info_announces_the_memory_that_a_model_then_takes(capsys: Capture) -> N
         assert model.texture_bytes == figures["model"]["texture_bytes"]
     assert main(["info", "--model", WIDE]) == 0
     text = capsys.readouterr().out
-    assert figures["device"]["renderer"] in text and figures["choice"]["kernel"] in text
+    label, fetch = figures["choice"]["label"], figures["choice"]["fetch"]
+    assert figures["device"]["renderer"] in text
+    assert f"\nkernel      {label} with {fetch}" in text and f"\n  {label} {fetch} " in text
     rows = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.endswith(" ms")]
     assert sorted(rows) == sorted(2 * ["4x4", "4x4-contiguous", "4x8", "8x4", "8x4-contiguous"])
 
