@@ -37,6 +37,16 @@ STRING, ARRAY, BOOL = 8, 9, 7
 NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
+# First bytes of files of other kinds, without blanks
+_OTHER_STARTS = {
+    b"<": "an HTML page, such as an error of a download",
+    b"{": "JSON, such as an error of a download",
+    b"PK": "a zip file or a PyTorch checkpoint",
+    b"\x1f\x8b": "compressed with gzip",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"lmgg": "in the GGML format, which precedes GGUF",
+    b"tjgg": "in the GGML format, which precedes GGUF",
+}
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 _COUNT = "split.count"
 _LENGTH = struct.Struct("<Q")  # length of a string in bytes
@@ -146,6 +156,20 @@ class _Cursor:
     def problem(self, what: str) -> FileError:
         return FileError(f"{self.name} is not a valid GGUF file: {what}")
 
+    def check_magic(self) -> None:
+        """Raises FileError, which describes the first bytes, if the file does not begin with `MAGIC`."""
+        begins = self.file.read(16)
+        if len(begins) < len(MAGIC) and MAGIC.startswith(begins):
+            raise self.problem("it is truncated" if begins else "it is empty; download it again")
+        if not begins.startswith(MAGIC):
+            other = next((what for start, what in _OTHER_STARTS.items() if begins.lstrip().startswith(start)), "")
+            # JSON follows the 8 bytes of a length in a safetensors file
+            other = other or ("a safetensors file" if begins[8:9] == b"{" else "")
+            shown = quoted(repr(begins)[1:])
+            raise self.problem(f"it begins with {shown}, not with GGUF{f'; it may be {other}' * bool(other)}")
+        self.file.seek(len(MAGIC))
+        self.left -= len(MAGIC)
+
     def bytes(self, count: int) -> bytes:
         if count > self.left:
             what = "it is truncated" if self.size <= MAX_HEADER else f"its header exceeds {MAX_HEADER >> 20} MiB"
@@ -224,8 +248,7 @@ class _Cursor:
         return found.astype(bool) if kind == BOOL else found
 
     def whole(self, path: Path) -> GgufFile:
-        if self.bytes(4) != MAGIC:
-            raise self.problem("it does not begin with GGUF")
+        self.check_magic()
         version = self.integer(4)
         if version not in VERSIONS:
             if version & 0xFFFF == 0 and version >> 24 in VERSIONS:

@@ -171,8 +171,14 @@ def described(name: str, shape: tuple[int, ...], kind: int = 0, offset: int = 0)
 
 
 BAD: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "is truncated"),
-    "other": (b"GGML" + bytes(20), "does not begin with GGUF"),
+    "empty": (b"", "it is empty; download it again"),
+    "short": (b"GG", "is truncated"),
+    "other": (b"GGML" + bytes(20), "it begins with 'GGML.*', not with GGUF$"),
+    "text": (b"To be", "it begins with 'To be', not with GGUF$"),
+    "page": (b"\n<!DOCTYPE html>", "not with GGUF; it may be an HTML page"),
+    "zip": (b"PK\3\4" + bytes(99), "it may be a zip file"),
+    "safetensors": (b"\x40" + bytes(7) + b'{"a":', "it may be a safetensors file"),
+    "old": (b"tjgg" + bytes(99), "it may be in the GGML format"),
     "version 1": (start(version=1), "GGUF file of version 1; glgpt reads versions 2 and 3"),
     "version 9": (start(version=9), "GGUF file of version 9"),
     "big endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
