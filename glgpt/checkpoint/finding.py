@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from glgpt.checkpoint.files import first_line
+from glgpt.checkpoint.files import WEIGHT_FILES, first_line
 from glgpt.checkpoint.hub import HUB_NAME, download, not_found
 from glgpt.checkpoint.steps import step_folder
 from glgpt.errors import FileError, quoted, written
@@ -72,7 +72,7 @@ def find_model(name_or_path: str | Path | None) -> Path:
 def _in_folder(folder: Path) -> Path:
     """Returns the folder, or its GGUF file if the folder holds one and no config.json.
 
-    Raises FileError if the folder holds several GGUF files and no config.json.
+    Raises FileError if the folder holds no config.json and not exactly one GGUF file.
     """
     if (folder / CONFIG).exists():
         return folder
@@ -80,7 +80,12 @@ def _in_folder(folder: Path) -> Path:
     if len(found) > 1:
         names = quoted(", ".join(path.name for path in found), 200)
         raise FileError(f"{quoted(folder, 300)} holds {len(found)} GGUF files; give one of them: {names}")
-    return found[0] if found else folder
+    if not found:
+        raise FileError(
+            f"{quoted(folder, 300)} is not a model: it has no {CONFIG} and no .gguf file; "
+            f"give a GGUF file, or a folder with {CONFIG}, {WEIGHT_FILES[0]} and a tokenizer"
+        )
+    return found[0]
 
 
 def _smollm2() -> Path:

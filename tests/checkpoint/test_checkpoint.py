@@ -231,7 +231,7 @@ def test_refuses_config_faults(folder):
         config.write_text(text, encoding="latin-1")
         refusal(folder, "config.json")
     config.unlink()
-    refusal(folder, "config.json is missing")
+    refusal(folder, "it has no config.json and no .gguf file")
 
 
 def test_a_file_that_is_replaced_is_not_mixed_with_the_earlier_one(folder):

@@ -44,7 +44,7 @@ def test_names_that_are_no_model(tmp_path: Path) -> None:
     for name in ("none.gguf", "./none.gguf", "owner/none.gguf", "NONE.GGUF"):
         with pytest.raises(FileError, match=r"(?i)none\.gguf does not exist; give a GGUF file, or OWNER/NAME"):
             find_model(name)
-    with pytest.raises(FileError, match=r"config\.json is missing"):
+    with pytest.raises(FileError, match=r"is not a model: it has no config\.json and no \.gguf file; give a GGUF"):
         Checkpoint.open(tmp_path)
 
 
