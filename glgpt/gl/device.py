@@ -16,7 +16,7 @@ from typing import Any
 
 import moderngl
 
-from glgpt.errors import ArgumentError, DeviceError, quoted
+from glgpt.errors import ArgumentError, DeviceError, quoted, written
 from glgpt.gl.shader_cache import enable_shader_cache
 from glgpt.program.spec import Limits
 from glgpt.system.signals import handled
@@ -379,7 +379,16 @@ def open_device(select: str | int = "auto") -> Device:
     """
     _check_process()
     if str(select).isdecimal():
-        return _device(int(select))
+        try:
+            return _device(int(select))
+        except DeviceError:
+            found = list_devices()
+            if int(select) < len(found):
+                raise
+        listed = ", ".join(d if isinstance(d, str) else f"{d.index}: {d.renderer}" for d in found)
+        raise DeviceError(
+            f"there is no EGL device {written(int(select))}; use --device auto, or one of these: {listed}"
+        )
     if select not in ("auto", "software", "gpu"):
         raise ArgumentError(
             f"device {quoted(repr(select))} is not auto, software, gpu or an EGL device index (see glgpt info)"
