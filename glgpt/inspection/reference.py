@@ -19,6 +19,8 @@ from glgpt.models.reference import activations
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import open_regular
 
+WRITE = "write a reference with glgpt logits TEXT --out FILE.npz, or give --reference transformers"
+
 
 @dataclass
 class Case:
@@ -63,18 +65,25 @@ def _stored(path: str | Path) -> dict[str, np.ndarray]:
     """
     name = quoted(path, 300)
     try:
+        if not str(path):
+            raise GlgptError(f"--reference is empty; {WRITE}")
+        if Path(path).is_dir():
+            raise GlgptError(f"reference {name} is a folder; {WRITE}")
         with open_regular(Path(path)) as opened:
             file = np.load(opened, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise GlgptError(f"{name}: a single array; give an .npz file as glgpt logits writes it")
+                raise GlgptError(f"{name}: a single array, not an .npz file; {WRITE}")
             stored = {key: file[key] for key in file.files}
     except GlgptError:
         raise
+    except FileNotFoundError:
+        raise GlgptError(f"reference {name} does not exist; {WRITE}") from None
     except Exception as error:  # numpy, zipfile and tokenize raise many types
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a readable .npz file"
+        why = error.strerror if isinstance(error, OSError) else None
+        reason = f"cannot be read: {why}" if why else f"not a readable .npz file; {WRITE}"
         raise GlgptError(f"{name}: {reason}") from error
     if not stored:
-        raise GlgptError(f"{name}: no arrays in it; a reference holds `tokens` and `logits` (see glgpt logits)")
+        raise GlgptError(f"{name}: no arrays in it; a reference holds `tokens` and `logits`; {WRITE}")
     for key, array in stored.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
             kind = array.dtype if isinstance(array, np.ndarray) else "not an array"
@@ -110,7 +119,7 @@ def shared_start(a: Sequence[int], b: Sequence[int]) -> int:
 def _case(where: str, group: dict[str, np.ndarray]) -> Case:
     for key in ("tokens", "logits"):
         if key not in group:
-            raise GlgptError(f"{where}{key} is missing; a reference holds `tokens` and `logits` (see glgpt logits)")
+            raise GlgptError(f"{where}{key} is missing; a reference holds `tokens` and `logits`; {WRITE}")
     arrays = dict(group)
     case = Case("", _row(where, "tokens", arrays.pop("tokens")))
     count = len(case.tokens)

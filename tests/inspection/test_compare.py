@@ -174,9 +174,20 @@ def test_a_reference_that_lacks_something_is_refused(arrays: dict[str, Array], m
 
 def test_a_reference_that_is_no_npz_is_refused(tmp_path: Path) -> None:
     (tmp_path / "r.npz").write_bytes(b"garbage")
-    for name in ("r.npz", "missing.npz", "."):
-        with pytest.raises(GlgptError, match=r"r\.npz: not a readable|missing\.npz: No such file|is a folder"):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    for name, why in (
+        ("r.npz", r"r\.npz: not a readable \.npz file"), ("missing.npz", r"missing\.npz does not exist"),
+        (".", "is a folder"), ("a.npy", r"a\.npy: a single array"),
+    ):  # fmt: skip
+        with pytest.raises(GlgptError, match=why + ".*; write a reference with glgpt logits TEXT --out FILE.npz, or"):
             load_reference(tmp_path / name)
+
+
+def test_a_reference_of_another_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "r.npz", tokens=np.array([1, 2]), logits=np.zeros((2, 7)))
+    assert main(["compare", "--model", str(WIDE), "--reference", str(tmp_path / "r.npz"), "--device", "software"]) == 2
+    error = capsys.readouterr().err
+    assert "r.npz does not fit this model: logits: the reference is [2, 7]" in error and "give the --model" in error
 
 
 def broken(kind: str, folder: Path) -> Path:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.common import add_device_options, add_json_option, add_model_option, encode, open_model, report
 from glgpt.cli.option_types import ids, not_negative
 from glgpt.cli.progress import progress
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, quoted
 from glgpt.inspection.compare import compare, render
 from glgpt.inspection.reference import load_reference, run_transformers
 from glgpt.program.tolerance import KL_LIMIT, Tolerance
@@ -73,9 +75,21 @@ def run(args: argparse.Namespace) -> int:
                 cases = run_transformers(args.model, prompts)
         compared = []
         for i, case in enumerate(cases, 1):
-            with progress(f"comparing {i} of {len(cases)}"):
+            with progress(f"comparing {i} of {len(cases)}"), _named(None if live else args.reference):
                 compared.append(compare(model, case, tolerance, args.activations))
     within = all(result.within for result in compared)
     results = {"within": within, **asdict(tolerance), "cases": [result.as_json() for result in compared]}
     report(args, results, render(compared, tolerance))
     return 0 if within else 1
+
+
+@contextlib.contextmanager
+def _named(reference: str | None) -> Iterator[None]:
+    """Makes an error name the file of the reference, if it is a file, and explain which model it needs."""
+    try:
+        yield
+    except GlgptError as error:
+        if reference is None:
+            raise
+        remedy = "give the --model that wrote it, or write it again with glgpt logits TEXT --model MODEL --out FILE.npz"
+        raise GlgptError(f"reference {quoted(reference, 200)} does not fit this model: {error}; {remedy}") from None
