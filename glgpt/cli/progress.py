@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 DELAY_S = 1.0  # seconds before a label appears
+FALLBACK_SIZE = (80, 24)  # columns and rows of a terminal that does not report its size
 
 
 @contextlib.contextmanager
@@ -41,7 +44,8 @@ def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterat
     clock = threading.Timer(delay, say)
     clock.daemon = True
     clock.start()
-    with tqdm(desc=label, unit=unit, unit_scale=unit == "B", delay=delay, leave=False, dynamic_ncols=True) as bar:
+    options: dict[str, Any] = {"desc": label, "unit": unit, "unit_scale": unit == "B", "delay": delay, "leave": False}
+    with tqdm(**options, **_size()) as bar:
 
         def show(done: int, total: int) -> None:
             unsay()
@@ -52,6 +56,18 @@ def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterat
             yield show
         finally:
             unsay()
+
+
+def _size() -> dict[str, Any]:
+    """Returns the options of tqdm for the size of the terminal.
+
+    A terminal without a window, such as that of `script` or of CI, may report 0 columns, with which tqdm shows no bar.
+    """
+    try:
+        known = all(os.get_terminal_size(sys.stderr.fileno()))
+    except (OSError, ValueError):
+        known = False
+    return {"dynamic_ncols": True} if known else {"ncols": FALLBACK_SIZE[0] - 1, "nrows": FALLBACK_SIZE[1]}
 
 
 def awaited(label: str, pieces: Iterator[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -308,6 +309,26 @@ def test_progress_is_shown_to_terminals_only(monkeypatch: pytest.MonkeyPatch) ->
     with progress("reading", "token", delay=0.05):  # a task that reports no progress
         time.sleep(0.5)
     assert "reading…" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_a_terminal_of_0_columns_shows_the_bar_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a terminal that reports no size, such as that of `script`, showed no progress."""
+    main_end, other_end = os.openpty()  # has 0 columns and rows
+    with open(other_end, "w", encoding="utf-8") as stream:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress("drawing", "file", delay=0) as show:
+            for done in (1, 2, 3):
+                time.sleep(0.15)  # the bar is drawn at most every 0.1 s
+                assert show
+                show(done, 3)
+    found = b""
+    with contextlib.suppress(OSError):  # the end of what was written, because the other end is closed
+        while data := os.read(main_end, 10_000):
+            found += data
+    os.close(main_end)
+    text = found.decode()
+    assert "drawing: 100%" in text and "\n" not in text and max(map(len, text.split("\r"))) < 80
 
 
 def test_phases_are_lines_where_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
