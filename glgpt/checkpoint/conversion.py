@@ -16,7 +16,6 @@ from glgpt.checkpoint.opening import Checkpoint
 from glgpt.checkpoint.safetensors_file import write_safetensors
 from glgpt.errors import ArgumentError, FileError, GlgptError, quoted
 from glgpt.gguf.block_types import F16, F32, NUMBERS, TYPES, TensorType
-from glgpt.gguf.model_files import has_file, read_model_bytes
 from glgpt.gguf.model_metadata import architecture_for, file_names, file_values, model_metadata, rotary_tensors
 from glgpt.gguf.quantize import q4_1_bytes
 from glgpt.gguf.tokenizer_files import SAMPLING
@@ -28,7 +27,6 @@ from glgpt.system.outputs import output_file, output_folder
 from glgpt.text.gguf_vocabulary import vocabulary
 from glgpt.text.tokenizer import load_tokenizer
 from glgpt.text.tokenizer_training import copy_model_tokenizer
-from glgpt.text.untrusted.chat import TEMPLATE
 
 DTYPES = ("f32", "f16", "q8", "q4")
 SUFFIX = ".gguf"
@@ -178,8 +176,6 @@ def _write_folder(checkpoint: Checkpoint, path: Path, dtype: str, progress: Prog
         write_json(folder / "generation_config.json", {"eos_token_id": eos} | recommended_sampling(checkpoint.path))
         if load_tokenizer(checkpoint.path, config.vocab_size):
             copy_model_tokenizer(checkpoint.path, config.vocab_size, folder)
-        if has_file(checkpoint.path, TEMPLATE):
-            (folder / TEMPLATE).write_bytes(read_model_bytes(checkpoint.path, TEMPLATE))
         return write_safetensors(
             folder / "model.safetensors",
             form,

@@ -25,6 +25,7 @@ from glgpt.text.tokenizer import (
     load_tokenizer,
     spelled_of,
 )
+from glgpt.text.untrusted.chat import TEMPLATE
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json", *TOKENIZER_EXTRAS)
 MIN_BPE_SIZE = 257  # size of a BPE vocabulary without merges: the token for the end of text, and the 256 bytes
@@ -88,12 +89,16 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
             f"{quoted(source, 300)} holds no tokenizer: neither vocab.json with merges.txt nor tokenizer.json"
         )
     for name in found:
-        with written_whole(folder / name) as file:
-            file.write(read_model_bytes(source, name))
+        _copy(source, name, folder)
+
+
+def _copy(source: Path, name: str, folder: Path) -> None:
+    with written_whole(folder / name) as file:
+        file.write(read_model_bytes(source, name))
 
 
 def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenizer:
-    """Copies the tokenizer of a checkpoint to `folder` and loads it.
+    """Copies the tokenizer of a checkpoint, and its chat template if it has one, to `folder`; loads the tokenizer.
 
     If the checkpoint has no tokenizer files and its vocabulary has GPT-2's size, writes GPT-2's tokenizer.
     """
@@ -101,6 +106,8 @@ def copy_model_tokenizer(model: Path, vocab_size: int, folder: Path) -> Tokenize
         _write_gpt2(folder)
     else:
         copy_tokenizer(model, folder)
+    if has_file(model, TEMPLATE):
+        _copy(model, TEMPLATE, folder)
     return _loaded(folder, str(model), vocab_size)
 
 

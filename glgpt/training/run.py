@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glgpt import __version__
-from glgpt.checkpoint.generation_config import end_of_text
+from glgpt.checkpoint.generation_config import end_of_text, recommended_sampling
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.data.fetching import source_of
 from glgpt.errors import GlgptError, quoted
@@ -146,7 +146,9 @@ def new_run(
             )
             ends = end_of_text(checkpoint.path if checkpoint else folder, tokenizer.vocab_size, tokenizer)
             eos = list(ends) if len(ends) > 1 else next(iter(ends), None)
-            write_json(folder / "generation_config.json", {"bos_token_id": tokenizer.eos, "eos_token_id": eos})
+            sampling = recommended_sampling(checkpoint.path) if checkpoint else {}
+            generation = {"bos_token_id": tokenizer.eos, "eos_token_id": eos} | sampling
+            write_json(folder / "generation_config.json", generation)
             whole = Record(
                 glgpt=__version__,
                 vocab_size=tokenizer.vocab_size,

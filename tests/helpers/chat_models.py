@@ -94,9 +94,11 @@ TEMPLATES = {
 ENDLESS = {"allOf": [{"type": "string", "pattern": f"^.*[a-z{i % 10}].{{{i}}}$"} for i in range(30)]}
 
 
-def chat_llama(path: Path, template: str | None = CHATML, context: int = 512) -> Path:
-    """Writes a llama of random weights with a chat template, and returns the path."""
-    metadata = LLAMA | tokenizer() | {"llama.context_length": context}
+def chat_llama(
+    path: Path, template: str | None = CHATML, context: int = 512, extra: dict[str, Any] | None = None
+) -> Path:
+    """Writes a llama of random weights with a chat template and `extra` metadata, and returns the path."""
+    metadata = LLAMA | tokenizer() | {"llama.context_length": context} | (extra or {})
     return llama(path, metadata=metadata | ({"tokenizer.chat_template": template} if template else {}))
 
 

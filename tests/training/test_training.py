@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import fake_trainer
+from helpers.chat_models import CHATML, chat_llama
 from helpers.fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
 
 import glgpt
 from glgpt.checkpoint.finding import embedded_weights
+from glgpt.checkpoint.generation_config import chat_sampling
 from glgpt.errors import GlgptError
 from glgpt.plots.loss import loss_curve
 from glgpt.text.tokenizer import load_tokenizer
+from glgpt.text.untrusted.chat import template_source
 from glgpt.training.events import Start, Step, TrainingCallbacks
 from glgpt.training.run_folder import staged
 
@@ -157,6 +160,16 @@ def test_a_checkpoint_is_trained_further_with_its_own_tokenizer() -> None:
             glgpt.train("play.txt", init="shakespeare", out="new", **{name: value})
     with pytest.raises(GlgptError, match="preset and init cannot be combined"):
         glgpt.train("play.txt", init="shakespeare", out="new", preset="nano")
+
+
+def test_a_chat_model_that_is_trained_further_can_still_chat(tmp_path: Path) -> None:
+    """Regression: the run had neither the chat template nor the recommended sampling of its first checkpoint."""
+    extra = {"general.sampling.temp": 0.5, "general.sampling.top_k": 7}
+    start = chat_llama(tmp_path / "chat.gguf", extra=extra)
+    glgpt.train("play.txt", init=start, out="run", context=32, batch=2, steps=1, keep=1, eval_every=0, sample_every=0)
+    for folder in (Path("run"), Path("run/steps/1")):
+        assert template_source(folder) == CHATML
+        assert chat_sampling(folder) == {"temperature": 0.5, "top_k": 7}
 
 
 # Refusals
