@@ -21,7 +21,7 @@ MAX_TOP = 20  # maximum number of likeliest tokens to report, with log probabili
 COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for text completions
 IGNORED = (
     "model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "reasoning_effort", "verbosity",
+    "prompt_cache_options", "prompt_cache_retention", "reasoning_effort", "verbosity",
 )  # fields that clients may send and that have no effect here  # fmt: skip
 Count = Annotated[int, Field(ge=1)]
 Stop = Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=MAX_STOPS)]
@@ -34,7 +34,7 @@ class _Strict(BaseModel):
 class StreamOptions(_Strict):
     """Holds the options of a streamed answer."""
 
-    include_usage: bool = False
+    include_usage: bool | None = False
     include_obfuscation: bool | None = None
 
 
@@ -91,7 +91,9 @@ class GenerationRequest(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _without_ignored(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in given.items() if key not in IGNORED}
+        """Drops ignored fields, and unknown fields that are null: some clients send every field of OpenAI's API."""
+        known = {key: value for key, value in given.items() if value is not None or key in cls.model_fields}
+        return {key: value for key, value in known.items() if key not in IGNORED}
 
     @property
     def stops(self) -> list[str]:

@@ -67,6 +67,17 @@ def test_the_field_at_fault_is_named_as_clients_know_it(fields: dict[str, Any], 
     assert caught.value.param == param and message in caught.value.message
 
 
+def test_a_field_that_is_null_is_not_set() -> None:
+    """Regression: clients that send every field of OpenAI's API, unset ones as null, were refused."""
+    nulls = dict.fromkeys(("functions", "function_call", "audio", "prediction", "web_search_options", "best_of", "n"))
+    assert request(**nulls) == request(n=None)
+    assert request(stream_options={"include_usage": None}).stream_options
+    with pytest.raises(ApiError, match=r"^functions is not a field"):
+        request(functions=[])
+    with pytest.raises(ApiError, match=r"^messages is null"):
+        request(messages=None)
+
+
 def test_a_long_value_is_shortened_before_it_is_escaped() -> None:
     assert in_json("a" * 500 + "b").startswith('"aaa') and in_json("a" * 500 + "b").endswith('aab"')
     assert in_json([1, None, True]) == "[1, null, true]" and in_json("a" * 100) == quoted('"' + "a" * 100 + '"')
