@@ -43,7 +43,7 @@ class FullError(Exception):
 
 
 class EndedError(GlgptError):
-    """Raised if the engine has ended, after `close` or a failure."""
+    """Raised if the engine has ended, after `stop`, `close` or a failure."""
 
 
 @dataclass
@@ -162,7 +162,7 @@ class Engine:
         self.model.sampler(SamplingOptions(constraint=constraint))
 
     def submit(self, job: Job) -> None:
-        """Queues a job. Raises FullError if the queue is full, and EndedError after `close` or a failure."""
+        """Queues a job. Raises FullError if the queue is full, and EndedError after `stop` or a failure."""
         with self._change:
             if self._closed:
                 raise self._reason()
@@ -191,11 +191,15 @@ class Engine:
         """True if a job is running or waiting."""
         return bool(self._jobs or self._new)
 
-    def close(self) -> None:
-        """Ends all jobs and the thread, and releases the model."""
+    def stop(self) -> None:
+        """Ends all jobs with `EndedError` and refuses others; does not wait until they have ended."""
         with self._change:
             self._closed = True
             self._change.notify_all()
+
+    def close(self) -> None:
+        """Ends all jobs and the thread, and releases the model."""
+        self.stop()
         self._thread.join()
 
     def _reason(self) -> EndedError:

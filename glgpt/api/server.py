@@ -46,6 +46,7 @@ class _Uvicorn(uvicorn.Server):
             while self.api.busy and time.monotonic() < end:
                 await asyncio.sleep(0.05)
         finally:
+            self.api.engine.stop()  # so that clients of the remaining answers receive an error before the server ends
             super().handle_exit(sig, None)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import queue
+import signal
 import socket
 import threading
 import time
@@ -161,6 +162,30 @@ def test_a_streamed_answer_validates(client: openai.OpenAI) -> None:
         assert set(chat(client, extra_body=more).choices[0].message.content) <= {"a", "b"}
     more = {"guided_choice": ["yes", "no"]}
     assert {c.message.content for c in chat(client, n=6, extra_body=more).choices} <= {"yes", "no"}
+
+
+def test_answers_that_outlast_the_shutdown_receive_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: after the drain timeout, streams were cut off, and other answers were "Internal Server Error"."""
+    monkeypatch.setattr("glgpt.api.server.DRAIN_TIMEOUT_S", 0.2)
+    engine, server = Engine(str(path), device="software"), ApiServer(0)
+    with ThreadPoolExecutor(3) as pool:
+        running = pool.submit(server.run, engine)
+        body = {"messages": HELLO, "guided_regex": "[ab]{900}"}
+        with httpx.Client(base_url=server.url, timeout=60) as web:
+            whole = pool.submit(web.post, "/chat/completions", json=body)
+            with web.stream("POST", "/chat/completions", json=body | {"stream": True}) as answer:
+                lines = answer.iter_lines()
+                while '"content": "a' not in (line := next(lines)) and '"content": "b' not in line:
+                    pass
+                own = server._server
+                assert own
+                own.servers[0].get_loop().call_soon_threadsafe(own.handle_exit, signal.SIGTERM, None)
+                last = [line for line in lines if line][-1]
+            refusal = whole.result()
+        running.result()
+    engine.close()
+    assert json.loads(last.removeprefix("data: ")) == refusal.json() and refusal.status_code == 503
+    assert refusal.json()["error"]["message"] == "the server is shutting down"
 
 
 def test_stop_texts_end_an_answer(client: openai.OpenAI) -> None:
