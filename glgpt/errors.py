@@ -24,6 +24,10 @@ class DeviceError(GlgptError):
     """A device that cannot be opened, or that refuses a texture, a framebuffer or a shader."""
 
 
+class TextureError(DeviceError):
+    """A texture that the driver refuses, for example because memory does not suffice."""
+
+
 def is_utf8(text: str) -> bool:
     """True if UTF-8 can encode a text. It cannot encode surrogates, with which Python decodes invalid bytes."""
     return not any("\ud800" <= c <= "\udfff" for c in text)

@@ -103,7 +103,8 @@ def opening(start: Start) -> str:
 
 def planning(plan: Plan) -> str:
     """Returns a line about the memory and the estimated time of a step, to print before anything is allocated."""
-    return f"training takes {plan}; a step takes about {plan.step_s:.2g} s, estimated from the speed of this device"
+    seconds = f"{plan.step_s:.2g}" if plan.step_s < 100 else f"{plan.step_s:,.0f}"
+    return f"training takes {plan}; a step takes about {seconds} s, estimated from the speed of this device"
 
 
 class Watcher:

@@ -16,7 +16,7 @@ from typing import Any
 
 import moderngl
 
-from glgpt.errors import ArgumentError, DeviceError, quoted, written
+from glgpt.errors import ArgumentError, DeviceError, TextureError, quoted, written
 from glgpt.gl.shader_cache import enable_shader_cache
 from glgpt.program.spec import Limits
 from glgpt.system.signals import handled
@@ -185,11 +185,11 @@ class Device:
         try:
             texture = self.ctx.texture_array((width, height, layers), 4, dtype=dtype)
         except moderngl.Error as error:
-            raise DeviceError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
+            raise TextureError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
         trouble = self.ctx.error
         if trouble != "GL_NO_ERROR":  # moderngl does not check for this error, which reports a lack of memory
             texture.release()
-            raise DeviceError(
+            raise TextureError(
                 f"the driver refused texture {name}, {width} x {height} x {layers} ({trouble}); "
                 "use a smaller model, --dtype f16, q8 or q4, or --device software"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, TextureError
 from glgpt.program.spec import ROLES, Program
 from glgpt.training.program import Recipe
 from glgpt.tuning.kernel_selection import Choice, estimated_seconds
@@ -41,15 +41,31 @@ class Plan:
         """
         if not limit or self.total <= limit:
             return
-        r = self.recipe
         need = f"training needs {self}, more than the {limit / MIB:,.0f} MiB of --max-texture-memory"
         if self.fixed > limit:
             raise GlgptError(f"{need}; the model alone exceeds it: train a smaller one, or raise the limit")
+        raise GlgptError(f"{need}; {self._remedy}")
+
+    def check_memory(self, free: int | None) -> None:
+        """Raises GlgptError if the textures, in main memory, exceed the `free` bytes (None: unknown)."""
+        if free is None or self.total <= free:
+            return
+        need = f"training needs {self}, and software OpenGL has {free / MIB:,.0f} MiB of free main memory for them"
+        remedy = "train a smaller model" if self.fixed > free else self._remedy
+        raise GlgptError(f"{need}; {remedy}, or try it all the same with a higher --max-texture-memory")
+
+    def refused(self, error: TextureError) -> TextureError:
+        """Returns the error for a driver that refused one of the textures."""
+        return TextureError(f"{str(error).partition('; ')[0]}: training needs {self}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        r = self.recipe
         smaller = [
             f"--{name} below {value}" for name, value in (("batch", r.batch), ("context", r.context)) if value > 1
         ]
         smaller += ["--precision f16"] * (r.precision == "f32") + ["--recompute"] * (not r.recompute)
-        raise GlgptError(f"{need}; to reduce it, use {', '.join(smaller)}")
+        return f"to reduce it, use {', '.join(smaller)}" if smaller else "train a smaller model"
 
     def __str__(self) -> str:
         batch = f"batches of {self.recipe.batch} x {self.recipe.context} tokens"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from glgpt import models
 from glgpt.checkpoint.opening import Checkpoint
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, TextureError
 from glgpt.gl.device import open_device
 from glgpt.gl.player import Player
 from glgpt.gl.readback import Readback
@@ -29,6 +29,7 @@ from glgpt.inference.model import LanguageModel
 from glgpt.inference.sampling import Sampler
 from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import ModelConfig
+from glgpt.system.memory import available_memory
 from glgpt.training import state as training_state
 from glgpt.training.events import StepResult
 from glgpt.training.loss_scale import LossScale
@@ -177,9 +178,14 @@ class Trainer:
         recording(1, 1)
         plan = planned(program, recipe, self.choice)
         plan.check(self._limit)
+        if self.device.software and not self._limit:
+            plan.check_memory(available_memory())
         if self._on_plan:
             self._on_plan(plan)
-        player = Player(self.device, program, self.choice.options, on_progress=self._compiling)
+        try:
+            player = Player(self.device, program, self.choice.options, on_progress=self._compiling)
+        except TextureError as error:
+            raise plan.refused(error) from error
         self.recipe, self.player, self.textures = recipe, player, TrainingTextures(self.config, player)
         self.memory = plan.memory
         self._readback = Readback(player, ("losses", "gradient_norm"), MAX_IN_FLIGHT + 1)

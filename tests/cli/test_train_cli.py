@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from glgpt.checkpoint.finding import embedded_weights
 from glgpt.cli import main, training_dashboard
 from glgpt.cli.commands.train import SIZES
 from glgpt.cli.parser import build_parser
-from glgpt.cli.training_dashboard import Board, Log, clock, shown, sparkline
+from glgpt.cli.training_dashboard import Board, Log, clock, planning, shown, sparkline
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.training.events import Start, Step
 from glgpt.training.plan import Plan
@@ -220,6 +221,7 @@ def test_memory_and_time_are_told_before_anything_is_allocated() -> None:
     board.plan(plan)
     for line in (out.getvalue(), " ".join(board._console.file.getvalue().split())):  # type: ignore[attr-defined]
         assert f"training takes {told} tokens; a step takes about 0.046 s" in line
+    assert "a step takes about 1,234 s," in planning(replace(plan, step_s=1234.4))
 
 
 def test_training_with_too_many_textures_is_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

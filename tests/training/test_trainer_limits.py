@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from helpers import reference_training as more
 from helpers.soak import mostly_soak
 from helpers.tiny_trainer import DEVICE, Arrays, examples, same, trainer
 
-from glgpt.errors import GlgptError
+from glgpt.errors import GlgptError, TextureError
 from glgpt.gl.device import Device
 from glgpt.models.families.gpt2 import GPT2Config
 from glgpt.page.training import training_files
@@ -93,6 +94,46 @@ def test_what_would_take_less_memory_is_told(limit: int, recipe: Recipe, said: s
     assert "training needs 1,000 MiB of textures, 600 for parameters, gradients and moments and 400" in str(
         caught.value
     )
+
+
+def test_textures_beyond_free_memory_are_refused_on_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the system killed a training that needed more main memory than was free."""
+    plan = Plan(Recipe(8, 64), MEMORY, 1.0)
+    plan.check_memory(None)
+    plan.check_memory(1000 << 20)
+    need = (
+        "training needs 1,000 MiB of textures, .* has 999 MiB of free main memory for them; to reduce it, use --batch"
+    )
+    with pytest.raises(GlgptError, match=need):
+        plan.check_memory(999 << 20)
+    with pytest.raises(GlgptError, match="; train a smaller model, or try it all the same with a higher --max-tex"):
+        plan.check_memory(599 << 20)
+    monkeypatch.setattr("glgpt.training.trainer.available_memory", lambda: 1 << 20)
+    with pytest.raises(GlgptError, match="software OpenGL has 1 MiB of free main memory"):
+        trainer(CONFIG, **SHAPE, device="software")
+    trainer(CONFIG, **SHAPE, device="software", max_texture_memory=1 << 30).close()
+
+
+def test_a_driver_that_runs_out_of_memory_names_options_of_training(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the error recommended --dtype, which glgpt train does not have."""
+    before, texture = device.texture_bytes, Device.texture
+    why = "the driver refused texture big, 1 x 1 x 1 (GL_OUT_OF_MEMORY)"
+
+    def refuse(own: Device, name: str, *shape: Any) -> Any:
+        if name.startswith("scratch"):
+            raise TextureError(f"{why}; use a smaller model, --dtype f16, q8 or q4, or --device software")
+        return texture(own, name, *shape)
+
+    monkeypatch.setattr(Device, "texture", refuse)
+    with pytest.raises(TextureError) as caught:
+        trainer(CONFIG, **SHAPE)
+    assert str(caught.value).startswith(f"{why}: training needs ") and "--dtype" not in str(caught.value)
+    assert str(caught.value).endswith(
+        "to reduce it, use --batch below 4, --context below 30, --precision f16, --recompute"
+    )
+    assert device.texture_bytes == before
 
 
 @cache
