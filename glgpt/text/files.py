@@ -13,6 +13,7 @@ from typing import IO
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_regular
 
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BLOCK = 1 << 20  # bytes of one read
 MAX_PIECE_CHARACTERS = 1 << 22  # a text in which `cut` finds no position is divided after at least this many
 
@@ -146,7 +147,9 @@ class Text:
                 except UnicodeDecodeError as error:
                     where = at - before + error.start
                     name = quoted(source.name, 300)
-                    raise FileError(f"{name} is not UTF-8 text: {error.reason} at byte {where}") from None
+                    likely = "UTF-16" if where == 0 and error.object[:2] in UTF16 else "LATIN1"
+                    remedy = f"convert it, for example with iconv -f {likely} -t UTF-8"
+                    raise FileError(f"{name} is not UTF-8 text: {error.reason} at byte {where}; {remedy}") from None
                 at += len(block)
 
 
