@@ -109,6 +109,11 @@ class Decoder:
         """The chunk sizes, largest first; 1 is the last."""
         return self._sizes
 
+    def held(self, ids: Sequence[int], chunks: Sequence[Chunk]) -> int:
+        """Returns how many chunks at the start of `ids` the caches hold."""
+        pairs = zip(self._kept, chunks, strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == (pair[1], list(pair[1].of(ids))), pairs))
+
     def fill(self, ids: list[int], chunks: Sequence[Chunk]) -> int:
         """Fills the caches with the chunks of `ids`; returns the number of tokens computed.
 
@@ -275,8 +280,7 @@ class Decoder:
         """
         wanted = plan(len(ids), self.context, self._sizes) if chunks is None else chunks
         named = [(chunk, list(chunk.of(ids))) for chunk in wanted]
-        pairs = zip(self._kept, named, strict=False)
-        same = 0 if chunks is None else sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        same = 0 if chunks is None else self.held(ids, chunks)
         first = min(same, len(named) - 1) if logits else same
         self._kept = named[:first]
         for chunk, own in named[first:]:

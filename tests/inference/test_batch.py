@@ -21,6 +21,8 @@ from glgpt.errors import GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.batching import lookup
 from glgpt.inference.batching.batch import BatchDecoder, Heap, Text
+from glgpt.inference.batching.continuations import Continuations, Row
+from glgpt.inference.chunks import plan_segments
 from glgpt.inference.constraints.constraint import Constraint
 from glgpt.inference.constraints.matcher import Matcher
 from glgpt.inference.decoder import Decoder
@@ -215,6 +217,42 @@ def test_constrained_texts_match_after_an_interrupt(monkeypatch: pytest.MonkeyPa
             patch.setattr(owner, where, interrupted)
             runs[0].read()
         assert [run.read() for run in runs[1:]] == wanted[1:]
+
+
+def test_a_long_prompt_is_read_between_the_steps_of_other_texts(tmp_path: Path) -> None:
+    """Regression: a long prompt stopped all other texts, and was read to its end even if its client had left."""
+    with LanguageModel.from_pretrained(chat_llama(tmp_path / "a.gguf", context=1024), device="software") as model:
+        rng, (decoder, batch) = np.random.default_rng(0), model.decoders or pytest.fail("split")
+        ids = [rng.integers(0, model.config.vocab_size, n).tolist() for n in (900, 5)]
+        ids += [ids[0][:512] + ids[0][:400]]
+        wanted = [model.generate_ids(own, 12, eos=False, temperature=0) for own in ids]
+        tokens = [list(each) for each in wanted]
+
+        def row(i: int) -> Row:
+            chunks = plan_segments((512,), len(ids[i]), model.context, decoder.sizes)
+            return Row(list(ids[i]), model.sampler(SamplingOptions(temperature=0)), 12, chunks)
+
+        rows = [row(i) for i in range(3)]
+        texts = Continuations(batch, rows[1:2], model.context, ())
+        batch.reserve(4096)
+        texts.advance()
+        texts.add(rows[0])
+        for n in (2, 3, 4):
+            texts.advance()
+            assert (len(rows[1].ready), rows[0].text) == (n, None)
+        while not rows[0].ended:
+            texts.advance()
+        assert [list(r.ready) for r in rows[:2]] == tokens[:2]
+        assert (rows[0].run.prefill_tokens, rows[0].run.cached_tokens) == (900, 0)
+        texts.add(rows[2])  # begins with the chunks of the other prompt up to its border
+        twin = row(2)
+        texts.add(twin)
+        texts.advance()
+        assert texts.waiting == 2
+        texts.cancel(rows[2])
+        while not twin.ended:
+            texts.advance()
+        assert list(twin.ready) == tokens[2] and 512 <= twin.run.cached_tokens < 912
 
 
 def test_a_stop_text_ends_its_row_alone() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -16,19 +18,25 @@ from glgpt.ops import MAX_ROWS
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
+READ_TOKENS = 256  # tokens of a long prompt that are read between two steps; the size of the largest chunks
+
 
 class Row:
     """A prompt and its continuation so far; `run` holds the statistics of the continuation.
 
     `wanted` is the maximum number of tokens still to be chosen, and `drawn` is the number of tokens chosen so far.
     `chunks` are the chunks in which the prompt is read (`inference.decoder.Decoder.first`). If `observe` is set, it is
-    called for each token, with the logits from which the token was chosen, and with the token.
+    called for each token, with the logits from which the token was chosen, and with the token. `cached` is the number
+    of tokens of the prompt that the caches held before its first part was read; None before that. `read_s` is the time
+    in seconds that reading parts of the prompt took so far.
     """
 
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int, chunks: Sequence[Chunk] | None = None) -> None:
         self.ids, self.sampler, self.wanted, self.chunks = ids, sampler, tokens, chunks
         self.observe: Callable[[Floats, int], None] | None = None
         self.speculation: Speculation | None = None
+        self.cached: int | None = None
+        self.read_s = 0.0
         self.run, self.drawn = GenerationStats(len(ids)), 0
         self.text: Text | None = None
         self.next = -1  # the last chosen token
@@ -41,9 +49,10 @@ class Row:
 class Continuations:
     """Continues prompts side by side, up to `most` at a time; when one ends, the next one starts.
 
-    Each `Row` has one prompt. With `speculate`, if only one prompt is active, its next tokens are guessed from its text
-    so far, and one step checks several guesses. `add` and `cancel` may be called between any two steps (`advance`).
-    Each prompt gets the tokens that `Decoder.generate` would yield for it alone.
+    Each `Row` has one prompt. A long prompt with chunks is read in parts, between the steps of the active rows, so that
+    it does not stop them. With `speculate`, if only one prompt is active, its next tokens are guessed from its text so
+    far, and one step checks several guesses. `add` and `cancel` may be called between any two steps (`advance`). Each
+    prompt gets the tokens that `Decoder.generate` would yield for it alone.
     """
 
     def __init__(
@@ -99,8 +108,9 @@ class Continuations:
     def advance(self) -> None:
         """Starts queued prompts; if none can start, continues all active rows by one token.
 
-        With `speculate`, a single active row is continued by the correct guesses and one more token. After an error or
-        a KeyboardInterrupt, the next call repeats the step for the rows that got no token.
+        If the next prompt is long, reads a part of it before this step. With `speculate`, a single active row is
+        continued by the correct guesses and one more token. After an error or a KeyboardInterrupt, the next call
+        repeats the step for the rows that got no token.
         """
         self.decoder.reserve(self._reserved)
         before = [(row, row.text, row.drawn, len(row.text.ids)) for row in self._live if row.text]
@@ -187,22 +197,45 @@ class Continuations:
             if not same and self._live:
                 break
             same = same or [first]
+            if self._read_part(first):
+                return admitted or not self._live
             start = time.perf_counter()
             samplers, steps = [r.sampler for r in same], [r.drawn for r in same]
             texts, tokens = self.decoder.begin(first.ids, samplers, steps, first.chunks)
             logits = self.decoder.decoder.logits() if any(row.observe for row in same) else None
-            seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - start + first.read_s
+            cached = self.decoder.decoder.cached
+            cached = cached if first.cached is None else min(cached, first.cached)
             for row, text, token in zip(same, texts, tokens, strict=True):
                 if row.observe and logits is not None and token is not None and token != END:
                     row.observe(logits, token)
                 self._waiting.remove(row)
                 self._live.append(row)
                 row.text, row.run.prefill_s = text, row.run.prefill_s + seconds
-                row.run.cached_tokens = self.decoder.decoder.cached
-                row.run.prefill_tokens -= row.run.cached_tokens
+                row.run.cached_tokens = cached
+                row.run.prefill_tokens -= cached
                 self._take(row, token)
             admitted = True
         return admitted
+
+    def _read_part(self, row: Row) -> bool:
+        """Reads the next chunks of a queued prompt, of `READ_TOKENS` tokens in all.
+
+        Returns False, and reads nothing, if the prompt has no chunks or no more than this many unread tokens.
+        """
+        if row.chunks is None:
+            return False
+        decoder, start = self.decoder.decoder, time.perf_counter()
+        held = decoder.held(row.ids, row.chunks)
+        ends = list(itertools.accumulate(chunk.valid for chunk in row.chunks))
+        read = ends[held - 1] if held else 0
+        if row.cached is None:
+            row.cached = read
+        if len(row.ids) - read <= READ_TOKENS:
+            return False
+        decoder.fill(row.ids, row.chunks[: max(held + 1, bisect.bisect_right(ends, read + READ_TOKENS))])
+        row.read_s += time.perf_counter() - start
+        return True
 
     def _fits(self, rows: Sequence[Row]) -> bool:
         """True if the caches can hold these equal prompts, even if they and the active rows grow to full length.
