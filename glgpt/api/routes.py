@@ -190,6 +190,10 @@ class Api:
             if len(prompt.ids) > self.engine.context:
                 why = f"the prompt has {len(prompt.ids)} tokens and the context holds {self.engine.context}; shorten it"
                 raise ApiError(400, why, field, "context_length_exceeded")
+        texts, most = len(prompts) * (asked.n or 1), self.engine.most + self.engine.queue
+        if texts > most:
+            why = f"the request asks for {texts} texts, and this server holds {most} at once; ask for fewer"
+            raise ApiError(400, why, "n")
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -213,7 +217,7 @@ class Api:
                     raise tools.unusable(error, self.engine.check_constraint) from None
                 raise asked.unusable(error) from None
 
-        compiled = len(prompts) * (asked.n or 1) if asked.constrained or (tools and tools.forced) else 0
+        compiled = texts if asked.constrained or (tools and tools.forced) else 0
         job = await self._submitted(request, prepared, compiled)
         chat, mark = isinstance(asked, ChatRequest), _fingerprint(self.engine)
         answer = Answer(chat, self.name, self.engine.tokenizer, mark, top is not None, tools)

@@ -188,6 +188,15 @@ def test_answers_that_outlast_the_shutdown_receive_an_error(path: Path, monkeypa
     assert refusal.json()["error"]["message"] == "the server is shutting down"
 
 
+def test_more_texts_than_the_server_holds_are_refused_for_good(web: httpx.Client) -> None:
+    """Regression: the server answered that the queue was full, and that the client should try again later."""
+    body = {"prompt": "hello", "max_tokens": 1, "n": 15}
+    for more in ({}, {"guided_choice": ["yes", "no"]}):
+        answer = web.post("/v1/completions", json=body | more, headers={"Authorization": f"Bearer {KEY}"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "n") and "holds 14 at once" in error["message"]
+
+
 def test_stop_texts_end_an_answer(client: openai.OpenAI) -> None:
     more = {"guided_regex": "one;two;three"}
     answer = chat(client, extra_body=more, stop=["two"], max_tokens=20).choices[0]
