@@ -555,10 +555,10 @@ class LanguageModel:
         return self.tokenizer.prompt(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids. Raises GlgptError if the model has no tokenizer."""
+        """Returns the text of token ids. Raises GlgptError for unusable ids, and if the model has no tokenizer."""
         if self.tokenizer is None:
             raise GlgptError(f"{self.name} has no tokenizer files, so its ids cannot be decoded")
-        return self.tokenizer.decode(ids)
+        return self.tokenizer.decode(token_ids(ids))
 
     def parameters(self) -> Parameters:
         """Returns the parameters by name; each is read from the device on access. The result's `shapes` reads none.
@@ -570,6 +570,8 @@ class LanguageModel:
 
     def parameter(self, name: str) -> Floats:
         """Returns one of `parameters()`; a tied head is the embedding. Raises GlgptError for an unknown name."""
+        if not isinstance(name, str):
+            raise ArgumentError(f"{written(name)} is not the name of a parameter; give a str")
         parameters = self.parameters()
         try:
             return parameters[name]

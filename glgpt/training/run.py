@@ -12,7 +12,7 @@ from glgpt import __version__
 from glgpt.checkpoint.generation_config import end_of_text, recommended_sampling
 from glgpt.checkpoint.opening import Checkpoint
 from glgpt.data.fetching import source_of
-from glgpt.errors import GlgptError, quoted
+from glgpt.errors import ArgumentError, GlgptError, quoted, written
 from glgpt.models.spec import ModelConfig
 from glgpt.system.files import check_utf8, write_json
 from glgpt.text.dataset import Data, check_length, load_data
@@ -56,6 +56,8 @@ def train(
 
     Raises GlgptError for unusable text or settings, and its subclass DivergedError if a loss or gradient is not finite.
     """
+    if not isinstance(callbacks, TrainingCallbacks | None):
+        raise ArgumentError(f"callbacks is {written(callbacks)}; it must be a glgpt.TrainingCallbacks")
     callbacks = callbacks or TrainingCallbacks()
     named = [files] if isinstance(files, (str, Path)) else list(files)
     if named and text is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glgpt.errors import GlgptError
+from glgpt.errors import ArgumentError, GlgptError
 from glgpt.inference.arguments.sampling_options import SamplingOptions
 from glgpt.inference.interventions import Ablate, Attend, Patch, Scale, Steer
 from glgpt.inference.model import LanguageModel
@@ -129,6 +129,16 @@ def test_hot_temperatures_leave_the_model_usable(model: LanguageModel) -> None:
             )
     assert len(list(model.generate_ids(IDS, 4, temperature=1e30, top_p=0.9, seed=1))) == 4
     assert list(model.generate_ids(IDS, 4, seed=1, top_p=0.9)) == before
+
+
+def test_ids_and_names_of_another_type_are_refused(model: LanguageModel) -> None:
+    """Regression: these raised a TypeError from inside glgpt."""
+    with pytest.raises(ArgumentError, match=r"^'abc' is text where token ids are expected"):
+        model.decode("abc")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"^id None at position 1 is not an integer$"):
+        model.decode([1, None])  # type: ignore[list-item]
+    with pytest.raises(ArgumentError, match=r"^5 is not the name of a parameter; give a str$"):
+        model.parameter(5)  # type: ignore[arg-type]
 
 
 def test_text_where_ids_are_wanted_is_named(model: LanguageModel) -> None:

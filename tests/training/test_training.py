@@ -193,6 +193,7 @@ def test_texts_that_cannot_be_trained_on() -> None:
     Path("short").write_text("To be, or not to be" * 2)
     Path("latin").write_bytes(b"caf\xe9 " * 100)
     refused("empty is empty", "empty")
+    refused("callbacks is <built-in function print>; it must be a glgpt.TrainingCallbacks", callbacks=print)
     refused("latin is not UTF-8 text: invalid continuation byte at byte 3; .* iconv -f LATIN1 -t UTF-8$", "latin")
     Path("wide").write_text("wide " * 100, encoding="utf-16")
     refused("wide is not UTF-8 text: invalid start byte at byte 0; .* iconv -f UTF-16 -t UTF-8$", "wide")
