@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection
 from types import FrameType
@@ -15,6 +16,7 @@ from glgpt.errors import ArgumentError, quoted
 from glgpt.page.serve import bound_socket, settings
 from glgpt.system.network import LOOPBACK, in_address, is_loopback, reachable
 
+logger = logging.getLogger(__name__)
 PORT = 8080
 DRAIN_TIMEOUT_S = 30.0  # maximum seconds for running answers to end
 AFTER_DRAIN_S = 2  # maximum seconds for connections to close, after the answers have ended
@@ -43,6 +45,11 @@ class _Uvicorn(uvicorn.Server):
     async def _drain(self, sig: int) -> None:
         try:
             end = time.monotonic() + DRAIN_TIMEOUT_S
+            if self.api.busy:
+                logger.warning(
+                    "the server ends when the running answers have ended, in %g s at the latest; interrupt it again to "
+                    "end it at once", DRAIN_TIMEOUT_S,
+                )  # fmt: skip
             while self.api.busy and time.monotonic() < end:
                 await asyncio.sleep(0.05)
         finally:

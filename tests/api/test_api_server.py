@@ -164,7 +164,9 @@ def test_a_streamed_answer_validates(client: openai.OpenAI) -> None:
     assert {c.message.content for c in chat(client, n=6, extra_body=more).choices} <= {"yes", "no"}
 
 
-def test_answers_that_outlast_the_shutdown_receive_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_outlast_the_shutdown_receive_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Regression: after the drain timeout, streams were cut off, and other answers were "Internal Server Error"."""
     monkeypatch.setattr("glgpt.api.server.DRAIN_TIMEOUT_S", 0.2)
     engine, server = Engine(str(path), device="software"), ApiServer(0)
@@ -186,6 +188,7 @@ def test_answers_that_outlast_the_shutdown_receive_an_error(path: Path, monkeypa
     engine.close()
     assert json.loads(last.removeprefix("data: ")) == refusal.json() and refusal.status_code == 503
     assert refusal.json()["error"]["message"] == "the server is shutting down"
+    assert "when the running answers have ended, in 0.2 s at the latest; interrupt it again" in caplog.text
 
 
 def test_more_texts_than_the_server_holds_are_refused_for_good(web: httpx.Client) -> None:
