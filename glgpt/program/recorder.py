@@ -329,7 +329,9 @@ class Recorder:
         """Returns the recorded program after checking it. Raises GlgptError if it does not fit the limits."""
         textures = {t.name: Texture(t.name, *_shape(t.layout), t.role) for t in self._fixed.values()}
         textures |= {name: replace(textures[name], format="half") for name in self._float16}
-        entries = {name: self._place(name, textures) for name in self._drafts}
+        pool: list[Texture] = []
+        entries = {name: self._place(name, pool) for name in self._drafts}
+        textures |= {t.name: t for t in pool}
         views = {name: View.of(t.layout, name) for name, t in self._fixed.items()}
         played = {p.shader for entry in entries.values() for p in entry.passes}
         shaders = {key: text for key, text in self._shaders.items() if key in played}
@@ -386,10 +388,10 @@ class Recorder:
         texts = [self._texts[draft.spec.shader] for draft in drafts]
         return fused_text(texts[0][0], tuple(own for _, own in texts))
 
-    def _place(self, name: str, textures: dict[str, Texture]) -> Entry:
+    def _place(self, name: str, pool: list[Texture]) -> Entry:
         """Assigns a texture to each scratch tensor of one entry, from a pool of textures that all entries share.
 
-        Adds new textures to `textures` if the pool has none of the required shape. Returns the entry.
+        Adds new textures to the pool if it has none of the required shape. Returns the entry.
         """
         drafts, outputs = self._drafts[name], self._outputs[name]
         last: dict[int, int] = {}
@@ -399,9 +401,8 @@ class Recorder:
         for t in outputs.values():
             last[id(t)] = len(drafts)
         free: defaultdict[Shape, deque[Texture]] = defaultdict(deque)
-        for texture in textures.values():
-            if texture.role == "scratch":
-                free[_shape_of(texture)].append(texture)
+        for texture in pool:
+            free[_shape_of(texture)].append(texture)
         placed: dict[int, Texture] = {}
 
         def place(t: Tensor) -> str:
@@ -412,9 +413,8 @@ class Recorder:
                 shape = _shape(t.layout)
                 found = free[shape].popleft() if free[shape] else None
                 if not found:
-                    number = sum(x.role == "scratch" for x in textures.values())
-                    found = Texture(f"scratch.{number}", *shape, "scratch")
-                    textures[found.name] = found
+                    found = Texture(f"scratch.{len(pool)}", *shape, "scratch")
+                    pool.append(found)
                 placed[id(t)] = found
             return placed[id(t)].name
 

@@ -174,12 +174,13 @@ def check(program: Program, limits: Limits | None = None) -> None:
             )
     if 4 * len(program.scalars) > limits.max_uniform_block:
         raise GlgptError(f"program: {len(program.scalars)} scalars do not fit a uniform block")
+    kept = {(t.name, i) for t in program.textures.values() if t.role in ("weight", "state") for i in range(t.layers)}
     for entry in program.entries.values():
-        _check_entry(program, entry, limits)
+        _check_entry(program, entry, limits, kept)
 
 
-def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
-    textures, drawn = program.textures, _Drawn(entry, program.textures)
+def _check_entry(program: Program, entry: Entry, limits: Limits, kept: set[tuple[str, int]]) -> None:
+    textures, drawn = program.textures, _Drawn(entry, program.textures, kept)
     for name in entry.inputs:
         if name not in textures or textures[name].role not in ("input", "state"):
             _fail(entry, f"{name} cannot be uploaded")
@@ -206,17 +207,16 @@ def _check_entry(program: Program, entry: Entry, limits: Limits) -> None:
 
 
 class _Drawn:
-    """Tracks which layers of textures an entry has written so far, and at which column a partly drawn layer ends."""
+    """Tracks which layers of textures an entry has written so far, and at which column a partly drawn layer ends.
 
-    def __init__(self, entry: Entry, textures: Mapping[str, Texture]) -> None:
+    `kept` are the layers, as pairs (texture, number), that are written before the entry begins, without its inputs.
+    """
+
+    def __init__(self, entry: Entry, textures: Mapping[str, Texture], kept: set[tuple[str, int]]) -> None:
         self._entry, self._textures = entry, textures
         self._ends: dict[tuple[str, int], tuple[int, str]] = {}
-        self._written = {
-            (t.name, layer)
-            for t in textures.values()
-            if t.role in ("weight", "state") or t.name in entry.inputs
-            for layer in range(t.layers)
-        }
+        inputs = (textures[name] for name in entry.inputs if name in textures)
+        self._written = kept | {(t.name, layer) for t in inputs for layer in range(t.layers)}
 
     def has(self, name: str) -> bool:
         """True if all layers of a texture are written completely."""

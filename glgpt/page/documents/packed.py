@@ -23,7 +23,9 @@ Step = Annotated[
 PackedTexture = tuple[str, int, int, int, TextureFormat, Role]
 # Fields of `Pass`, in this order: shader, samplers, outputs (index of the output texture, layer), viewport, row, flops,
 # nbytes, slices, clear, first_column, keys
-Kind = tuple[str, list[str], list[tuple[int, int]], tuple[int, int], str | None, int, int, int, bool, int, int]
+Kind = tuple[
+    str, tuple[str, ...], tuple[tuple[int, int], ...], tuple[int, int], str | None, int, int, int, bool, int, int
+]
 
 
 class PackedEntry(TypedDict):

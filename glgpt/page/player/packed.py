@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import cast
 
 from glgpt.page.documents.packed import Kind, PackedEntry, PackedFields, PackedTexture, Step
@@ -41,7 +41,7 @@ def sources() -> list[str]:
 def packed(program: Program, known: Sequence[str]) -> str:
     """Returns a program as packed JSON; `known` are the lines of `sources`."""
     lines, shaders = line_runs(program.shaders, known)
-    kinds: dict[str, int] = {}
+    kinds: dict[Kind, int] = {}
     entries = [_entry(entry, kinds) for entry in program.entries.values()]
     textures: list[PackedTexture] = [
         (t.name, t.width, t.height, t.layers, t.format, t.role) for t in program.textures.values()
@@ -55,7 +55,7 @@ def packed(program: Program, known: Sequence[str]) -> str:
         "shaders": shaders,
     }
     whole = compact(fields)
-    return f'{whole[:-1]},"kinds":[{",".join(kinds)}],"entries":{compact(entries)}}}'
+    return f'{whole[:-1]},"kinds":[{",".join(map(compact, kinds))}],"entries":{compact(entries)}}}'
 
 
 def line_runs(texts: Mapping[str, str], known: Sequence[str]) -> tuple[list[str], dict[str, list[int]]]:
@@ -91,7 +91,7 @@ def _common(a: Sequence[str], i: int, b: Sequence[str], j: int) -> int:
     return length
 
 
-def _entry(entry: Entry, kinds: dict[str, int]) -> PackedEntry:
+def _entry(entry: Entry, kinds: dict[Kind, int]) -> PackedEntry:
     """Returns an entry with packed passes; adds the passes' kinds to `kinds`, which maps each kind to its number."""
     passes: list[Step] = []
     block = ""
@@ -102,7 +102,7 @@ def _entry(entry: Entry, kinds: dict[str, int]) -> PackedEntry:
         if own != block:
             passes.append(int(own))
             block = own
-        kind = compact(_kind(p, outputs))
+        kind = _kind(p, outputs)
         passes.append([kinds.setdefault(kind, len(kinds)), *(_short(name, block) for name in names)])
     return {
         "name": entry.name,
@@ -115,12 +115,13 @@ def _entry(entry: Entry, kinds: dict[str, int]) -> PackedEntry:
 
 def _views(views: Mapping[str, View]) -> dict[str, View]:
     """Returns the fields of views by name."""
-    return cast("dict[str, View]", {name: asdict(view) for name, view in views.items()})
+    names = [field.name for field in fields(View)]
+    return cast("dict[str, View]", {key: {n: getattr(view, n) for n in names} for key, view in views.items()})
 
 
 def _kind(p: Pass, outputs: Sequence[str]) -> Kind:
-    targets = [(outputs.index(name), layer) for name, layer in p.outputs]
-    samplers = [sampler for sampler, _ in p.inputs]
+    targets = tuple((outputs.index(name), layer) for name, layer in p.outputs)
+    samplers = tuple(sampler for sampler, _ in p.inputs)
     return p.shader, samplers, targets, p.viewport, p.row, p.flops, p.nbytes, p.slices, p.clear, p.first_column, p.keys
 
 
