@@ -35,6 +35,7 @@ from glgpt.page.recorded import recorded_json
 from glgpt.page.training import training_files
 from glgpt.program.spec import Limits
 from glgpt.system.files import written_whole
+from glgpt.system.memory import uncollected
 from glgpt.tuning.kernel_selection import DeviceSettings
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ CONTEXT = 256
 Phase = Callable[[str], None]  # called with a label when a phase begins
 
 
+@uncollected()
 def export(
     name_or_path: str | Path | None,
     out: str | Path,

@@ -21,6 +21,7 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits, Program
 from glgpt.program.tensor import Tensor
+from glgpt.system.memory import uncollected
 from glgpt.training.settings import MAX_RATE, PRECISIONS
 
 MOMENTS = ("moment", "squares")  # AdamW's running averages of a parameter's gradients
@@ -102,6 +103,7 @@ def checked_seed(seed: Any) -> int:
     return int(seed)
 
 
+@uncollected()
 def training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
     """Returns the program with the entries of `record_training`. Raises GlgptError if it exceeds the limits."""
     rec = Recorder(limits)

@@ -34,6 +34,7 @@ from glgpt.page.player.shapes import Shape, listed
 from glgpt.page.programs import EDIT, cache_format, main_format, record_page
 from glgpt.page.reading import Reading, allow_connections
 from glgpt.program.spec import Limits
+from glgpt.system.memory import uncollected
 
 SCHEMA: Final = 1  # version of player.json and of a shape's file
 # Maximum positions of the caches, if `context` is None. For SmolLM2-135M, the caches of 2,048 positions take 118 MB in
@@ -117,6 +118,7 @@ class _ShapeWriter:
         self.mixes: list[PageMix] = []
         self.files: dict[str, ListedFile] = {}
 
+    @uncollected()
     def add(self, mix: Mix) -> None:
         """Records and writes the programs of a mix; equal programs share a file."""
         caches = cache_format(self.config, mix.formats, self.cache_dtype)
