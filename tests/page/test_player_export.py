@@ -191,6 +191,17 @@ def test_progress_counts_programs(tmp_path: Path, config: Path, small: Any) -> N
     assert seen == [(0, 2), (1, 2), (2, 2)]
 
 
+@pytest.mark.slow
+def test_several_processes_write_the_same_page(tmp_path: Path, config: Path, small: Any) -> None:
+    for processes in (1, 2):
+        small(tmp_path / str(processes), config, llama(tmp_path / "model.gguf"), processes=processes)
+    one, two = (
+        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+        for root in (tmp_path / "1", tmp_path / "2")
+    )
+    assert one == two
+
+
 def test_a_failed_export_leaves_nothing(tmp_path: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -22,6 +22,7 @@ from glgpt.cli.split_options import WIRE
 from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.program.formats import AS_STORED
+from glgpt.system.processors import available_processors
 from glgpt.training.settings import PRECISIONS
 from glgpt.wire import hidden
 
@@ -178,7 +179,12 @@ def _run_player(args: argparse.Namespace) -> int:
     if given := [name for name, value in unused.items() if value]:
         raise ArgumentError(f"{given[0]} cannot be combined with --player, whose page has no model")
     options = PlayerOptions(
-        args.shape or (), not args.no_common_shapes, device["context"], args.fetch_from or (), device["cache_dtype"]
+        args.shape or (),
+        not args.no_common_shapes,
+        device["context"],
+        args.fetch_from or (),
+        device["cache_dtype"],
+        available_processors(),
     )
     with Phases("programs") as phases:
         phases.begin("recording programs")

@@ -35,6 +35,7 @@ from glgpt.page.programs import EDIT, cache_format, main_format, record_page
 from glgpt.page.reading import Reading, allow_connections
 from glgpt.program.spec import Limits
 from glgpt.system.memory import uncollected
+from glgpt.system.parallel import in_processes, processes_for
 
 SCHEMA: Final = 1  # version of player.json and of a shape's file
 # Maximum positions of the caches, if `context` is None. For SmolLM2-135M, the caches of 2,048 positions take 118 MB in
@@ -45,7 +46,10 @@ SOURCES = "sources.bin"  # GLSL lines from which the shaders of all programs are
 LINKS = ("https://huggingface.co", "https://*.huggingface.co", "https://*.hf.co")  # Hugging Face and its file hosts
 LEVEL = 9  # compression level of gzip
 
+MEMORY = 300 << 20  # bytes that a process needs to record a mix
+
 Progress = Callable[[int, int], None]
+_Written = tuple[PageMix, dict[str, ListedFile]]  # a mix's description, and its files by name
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class PlayerOptions:
     `shapes` are files that each give a shape: a config.json, a model's folder or a GGUF file. If `common`, the page
     also has the shapes of the package's table. `context` is the number of positions of the caches (None: the model's,
     at most `CONTEXT`), and `cache_dtype` is the caches' format ("auto", "f32" or "f16"). `hosts` are servers from which
-    the page may fetch a model by its link, in addition to those of Hugging Face.
+    the page may fetch a model by its link, in addition to those of Hugging Face. Mixes are recorded in up to
+    `processes` processes; with more than one, Python imports the main script again in each.
     """
 
     shapes: Sequence[str | Path] = ()
@@ -63,6 +68,7 @@ class PlayerOptions:
     context: int | None = None
     hosts: Sequence[str] = ()
     cache_dtype: str = "auto"
+    processes: int = 1
 
 
 def export_player(
@@ -77,24 +83,26 @@ def export_player(
     given, out = out, checked_out(out, False)
     viewer, reading = built_page(), Reading(NO_BOOKS, options.hosts)
     shapes = [(shape, mixes(shape)) for shape in listed(options.shapes, options.common)]
-    total, done = sum(len(found) for _, found in shapes), 0
     with workplace(out) as work:
         folder = work / "page"
         copy_viewer(viewer, folder)
-        entries, lines = [], sources()
-        for shape, found in shapes:
-            writer = _ShapeWriter(folder, shape, options, lines)
-            for mix in found:
-                progress(done, total)
-                writer.add(mix)
-                done += 1
-            entries.append(writer.entry())
-        progress(done, total)
+        writers = [_ShapeWriter(folder, shape, options) for shape, _ in shapes]
+        jobs = [_Job(writers[i], mix, n) for i, (_, found) in enumerate(shapes) for n, mix in enumerate(found)]
+        written: dict[int, _Written] = {}
+        progress(0, len(jobs))
+        processes = min(options.processes, processes_for(len(jobs) // 2, MEMORY))
+        for at, result in in_processes(_write_mix, jobs, processes):
+            written[at] = result
+            progress(len(written), len(jobs))
+        entries = []
+        for writer in writers:
+            own = [written[at] for at, job in enumerate(jobs) if job.writer is writer]
+            entries.append(writer.entry(own))
         player: PlayerIndex = {
             "schema": SCHEMA,
             "glgpt": version(),
             "holds": {name: list(types) for name, types in HOLDS.items()},
-            "sources": _write(folder / FOLDER / SOURCES, compact(lines)),
+            "sources": _write(folder / FOLDER / SOURCES, compact(sources())),
             "shapes": entries,
         }
         validate("player", player, "player.json")
@@ -106,44 +114,42 @@ def export_player(
 
 
 class _ShapeWriter:
-    """Writes the programs of a shape, one mix after another, and then its description."""
+    """Writes the programs of a shape's mixes, in any order and in any process, and then the shape's description."""
 
-    def __init__(self, folder: Path, shape: Shape, options: PlayerOptions, lines: Sequence[str]) -> None:
+    def __init__(self, folder: Path, shape: Shape, options: PlayerOptions) -> None:
         context, self.cache_dtype = options.context, options.cache_dtype
-        self.folder, self.shape, self.lines = folder / FOLDER / shape.slug, shape, lines
+        self.folder, self.shape = folder / FOLDER / shape.slug, shape
         self.folder.mkdir(parents=True)
         positions = first_context(shape.config, Limits(), context)
         self.positions = positions if context else min(positions, CONTEXT)
         self.config = shape.config.shortened(self.positions)
-        self.mixes: list[PageMix] = []
-        self.files: dict[str, ListedFile] = {}
 
     @uncollected()
-    def add(self, mix: Mix) -> None:
-        """Records and writes the programs of a mix; equal programs share a file."""
-        caches = cache_format(self.config, mix.formats, self.cache_dtype)
+    def write(self, mix: Mix, number: int) -> _Written:
+        """Records and writes the programs of a mix; equal programs share a file. File names begin with `number`."""
+        caches, lines = cache_format(self.config, mix.formats, self.cache_dtype), sources()
         programs, recordings = record_page(self.config, mix.formats, Part.whole(self.config), None, caches)
         names: dict[str, str] = {}
         written: dict[str, str] = {}
+        files: dict[str, ListedFile] = {}
         for name, program in programs.items():
-            text, file = packed(program, self.lines), f"{len(self.mixes)}-{Path(name).stem}.bin"
+            text, file = packed(program, lines), f"{number}-{Path(name).stem}.bin"
             names[name] = written.setdefault(text, file)
             if names[name] == file:
-                self.files[file] = _write(self.folder / file, text)
+                files[file] = _write(self.folder / file, text)
         main = programs[recordings[0]["generate"]]
         layouts = weight_layouts(main, self.config)
-        self.mixes.append(
-            {
-                "name": mix.name,
-                "dtype": main_format(self.config, mix.formats),
-                "formats": {name: layout.dtype for name, layout in layouts.items()},
-                "bytes": {"weights": sum(layout.nbytes for layout in layouts.values()), "all": main.nbytes()},
-                "recordings": [_renamed(recording, names) for recording in recordings],
-            }
-        )
+        page_mix: PageMix = {
+            "name": mix.name,
+            "dtype": main_format(self.config, mix.formats),
+            "formats": {name: layout.dtype for name, layout in layouts.items()},
+            "bytes": {"weights": sum(layout.nbytes for layout in layouts.values()), "all": main.nbytes()},
+            "recordings": [_renamed(recording, names) for recording in recordings],
+        }
+        return page_mix, files
 
-    def entry(self) -> ShapeEntry:
-        """Writes the shape's description; returns its entry in player.json."""
+    def entry(self, written: Sequence[_Written]) -> ShapeEntry:
+        """Writes the shape's description; returns its entry in player.json. `written` has the results of `write`."""
         config, whole = self.config, self.shape.config
         document: ShapeDescription = {
             "schema": SCHEMA,
@@ -161,8 +167,8 @@ class _ShapeWriter:
             "tied": {whole.stored_name(k): whole.stored_name(v) for k, v in whole.tied.items()},
             "buffers": whole.buffers.pattern,
             "prefix": whole.prefix,
-            "mixes": self.mixes,
-            "files": self.files,
+            "mixes": [mix for mix, _ in written],
+            "files": {name: listed for _, files in written for name, listed in files.items()},
         }
         return {
             "name": self.shape.name,
@@ -175,6 +181,19 @@ class _ShapeWriter:
             "gguf": gguf_about(whole),
             "config": config_about(whole),
         }
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A mix to write; `number` counts the mixes of its shape from 0."""
+
+    writer: _ShapeWriter
+    mix: Mix
+    number: int
+
+
+def _write_mix(job: _Job) -> _Written:
+    return job.writer.write(job.mix, job.number)
 
 
 def _renamed(recording: RecordingFiles, names: Mapping[str, str]) -> RecordingFiles:

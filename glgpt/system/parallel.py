@@ -1,0 +1,82 @@
+"""Calls a function for many arguments in several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from glgpt.errors import GlgptError
+from glgpt.system.memory import available_memory
+from glgpt.system.processors import available_processors
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+def processes_for(count: int, memory: int) -> int:
+    """Returns how many processes should share `count` calls, if a process needs `memory` bytes."""
+    free = available_memory()
+    most = available_processors() if free is None else min(available_processors(), free // (2 * memory))
+    return max(1, min(count, most))
+
+
+def in_processes(function: Callable[[A], R], arguments: Sequence[A], processes: int) -> Iterator[tuple[int, R]]:
+    """Yields (index of the argument, result) of each call, in the order in which the calls end.
+
+    With one process, calls the function in this process. The function must be a module's, and arguments and results
+    must be picklable. After an error or an interrupt, ends the other processes. Raises GlgptError if the system ends a
+    process, for example because memory does not suffice.
+    """
+    if processes == 1:
+        yield from ((i, function(argument)) for i, argument in enumerate(arguments))
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(processes, context, _end_with_parent)
+    try:
+        with _blocked():
+            waiting = {pool.submit(function, argument): i for i, argument in enumerate(arguments)}
+        while waiting:
+            done: set[Future[R]] = wait(waiting, return_when=FIRST_COMPLETED).done
+            for future in done:
+                yield waiting.pop(future), future.result()
+    except BaseException as error:
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise GlgptError("a process was ended from outside, perhaps for lack of memory; try again") from None
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent has ended; otherwise it would wait for calls for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _blocked() -> Iterator[None]:
+    """Blocks SIGINT in processes that are started in this block: Ctrl-C reaches this process, which ends the others."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
