@@ -129,7 +129,8 @@ class Application:
         except asyncio.CancelledError:
             if self.connections.remove(connection):  # the server is shutting down
                 raise
-            with contextlib.suppress(RuntimeError, OSError):  # closed for a new connection: not an error
+            # A new connection takes the place of this one, which is not an error of this task.
+            with contextlib.suppress(RuntimeError, OSError):
                 await socket.close(1013)
         finally:
             self.connections.remove(connection)

@@ -103,7 +103,7 @@ def check_earlier_answers(page: Any) -> None:
 
 
 def inspect_earlier(page: Any) -> None:
-    """Opens the alternatives and the attention of a token of the first answer, after which there are more messages."""
+    """Opens the alternatives and the attention of a token of the first answer, which is not the last message."""
     answer = page.locator("[data-part=message]").nth(1)
     page.get_by_role("button", name="Tokens").first.click()
     answer.locator("[data-part=token]").nth(1).click()
@@ -184,7 +184,7 @@ def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Call
 
 
 def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Fails if Escape does not stop an answer, the focus is lost, or an answer slides out of the context."""
+    """Fails if Escape does not stop an answer, the focus is lost, or an answer continues though the context is full."""
     page = browse(serve(deep("llama")[1]) + "#answer=4000&temperature=0")
     page.evaluate("glgpt.ready")
     field = page.get_by_role("textbox", name="Message")

@@ -53,7 +53,8 @@ def matmul(b: Bench, s: SimpleNamespace, most: int = 1, packed_sums: bool = Fals
         residual = b.normal("r", s.rows, s.cols, b.stream(s.rows, s.cols))
     y = ops.matmul(b, x, w, bias, "y", act=s.act, residual=residual, dtype=dtype, tile_cols=tile_cols, splits=splits)
     w = a["w"][: s.inner]
-    added = [b.seen[name] for name in ("y.partial_sums", "y.product") if name in b.seen]  # in their storage format
+    # The textures that a later pass adds up, or adds to the residual. If packed, their values are rounded to float16.
+    added = [b.seen[name] for name in ("y.partial_sums", "y.product") if name in b.seen]
     halves = any(t.layout.format.packed for t in added)
     summed = np.abs(a["x"]) @ np.abs(w) if halves else None
     return [Want(y, ref.matmul(a["x"], w, a.get("bias"), s.act, a.get("r")), summed=summed)]
@@ -93,7 +94,7 @@ def finished(b: Bench, s: SimpleNamespace) -> Array:
 
 
 def matvec(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a row times a matrix, and the partial sums with an activation or a folded norm."""
+    """Records a row times a matrix, and the pass that adds up partial sums and applies a norm and an activation."""
     y = ops.combine(
         b, product(b, s, s.cols), "y", act=s.act, normed=normed_row(b, s.width, s.cols) if s.normed else None
     )
@@ -101,7 +102,7 @@ def matvec(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def few_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a normed product of a few rows and their best columns; a product with an activation and factors."""
+    """Records the logits of a few normed rows with their best tokens, and an activated product times other values."""
     tall(b)
     x, gain, bias = b.normal("x", s.texts, s.inner), b.normal("gain", 1, s.inner), b.normal("bias", 1, s.inner)
     w, times = b.weight("w", s.inner, s.vocab, s.panels), b.normal("times", s.texts, s.vocab)

@@ -24,7 +24,10 @@ export class Pace {
   private passedAt = 0;
 
   constructor(
-    /** Resolves when the device has done everything issued. Short slices that share a promise count as one slice. */
+    /**
+     * Returns a promise that resolves when the device has done everything issued. Until `close` is called, later calls
+     * may return the same promise; slices issued between such calls count as one slice.
+     */
     private readonly passed: () => Promise<void>,
     /** Makes `passed` return a new promise from now on. */
     private readonly close: () => void,
