@@ -237,7 +237,7 @@ def test_a_forced_call_has_arguments_of_its_schema(client: openai.OpenAI) -> Non
 
 
 def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: Engine) -> None:
-    """Fails if tools are lost in a template that omits them, or an answer without a call is returned as a call."""
+    """Fails if a template that does not mention tools loses them, or an answer without a call is returned as a call."""
     results = [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "12:30"}]}]
     history = [{"role": "system", "content": "be brief"}, *HELLO, CALLED, *results]
     request = ChatRequest.model_validate({"messages": history, "tools": TOOLS})

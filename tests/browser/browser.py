@@ -24,8 +24,8 @@ FLAGS = (
     "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--disable-gpu-watchdog "  # the watchdog drops the context if a draw is slow on a busy machine
     "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "  # they block WebGL after several losses
-    # The first two lines disable invisible pages of the address bar, which have a renderer in every window, and the
-    # spare renderer of every profile. The rest is Playwright's own list, since this option replaces it.
+    # The first line disables invisible pages of the address bar, which have a renderer in every window. The second line
+    # disables the spare renderer of every profile. The others repeat Playwright's list, which this option replaces.
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,AimEnabled,"
     "SpareRendererForSitePerProcess,"
     "DestroyProfileOnBrowserClose,HttpsFirstBalancedModeAutoEnable,HttpsUpgrades,LensOverlay,MediaRouter,"

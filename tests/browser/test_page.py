@@ -196,7 +196,7 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Includes parity, whose reference the first visit did not use."""
+    """Fails if a visit without a network lacks a file, such as the reference run, which the first visit did not use."""
     page = browse(serve(exported), keeps=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
@@ -337,7 +337,7 @@ def test_swiftshader_computes_the_same(exported: Path, serve: Serve, browse: Bro
     assert "SwiftShader" in page.evaluate("glgpt.info().renderer")
     ids = desktop.encode(PROMPT)
     expected = desktop.logits(ids)
-    # Another compiler rounds differently: twice the tolerance used if both use Mesa.
+    # SwiftShader rounds differently than Mesa: the tolerance is twice that of `assert_same`, for which both use Mesa.
     np.testing.assert_allclose(logits(page, ids).reshape(expected.shape), expected, atol=2e-4, rtol=1e-5)
     asked = {"prompt": PROMPT, "tokens": 24, "temperature": 0}
     greedy = list(desktop.generate_ids(ids, 24, temperature=0))

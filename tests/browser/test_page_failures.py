@@ -162,7 +162,7 @@ def test_a_device_uses_what_drawing_has_shown(
 def test_a_context_lost_by_the_test_of_targets_is_survived_by_a_reload(
     exported: Path, serve: Serve, browse: Browse, condition: str, said: str, found: int
 ) -> None:
-    """Fails if, after a loss, a device is tested with fewer targets than models need, and never opens a model again."""
+    """Fails if, after a loss, the page tests only fewer targets than models need: it would never open a model again."""
     page = browse(
         serve(exported), LOSING.replace("CONDITION", condition), provokes="CONTEXT_LOST_WEBGL|lost its graphics context"
     )
@@ -196,7 +196,7 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
 def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """The manifest claims a large model: a small model's first shard is fetched while the programs are being read."""
+    """The manifest claims a large model: for a small one, the page fetches weights before it has read the programs."""
 
     def enlarged(route: Any) -> None:
         manifest = json.loads((exported / "manifest.json").read_text())

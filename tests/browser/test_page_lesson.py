@@ -296,7 +296,7 @@ def test_a_button_keeps_the_focus_while_the_text_is_written(page: Any) -> None:
     button = page.get_by_role("button", name="Continue", exact=True)
     button.focus()
     page.keyboard.press("Enter")
-    # a click in the same task as the check, so that the text cannot end in between; it does nothing
+    # Clicks in the same task as the check, so that the text cannot end in between. The click must have no effect.
     page.wait_for_function("document.querySelector('.text-caret') && (document.activeElement.click(), true)")
     page.wait_for_function("!document.querySelector('.text-caret')")
     assert page.evaluate("document.activeElement.textContent") == "Continue"

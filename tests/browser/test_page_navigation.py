@@ -123,7 +123,7 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(text: Any) -> None:
 
 
 def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(text: Any, desktop: LanguageModel) -> None:
-    """Fails if the text differs, made in one call or in two, or if views show tokens outside the context.
+    """Fails if a text of one or of two calls differs from the desktop's, or if views show tokens outside the context.
 
     The prompt nearly fills the context, so that only the first few tokens leave the context.
     """

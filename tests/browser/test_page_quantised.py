@@ -106,7 +106,7 @@ def test_caches_are_half_floats_where_drawing_shows_that_they_work(
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export_few(folder, tmp_path / "page", ExportOptions("q8"), device="software")
     address = serve(tmp_path / "page") + "#tokens=1"
-    # One texture for the page's drawing test. Then k and v of each layer, and one texture for q of all layers.
+    # 1: the texture of the page's drawing test. 5: k and v of each of two layers, and one texture for q of all layers.
     for stored, textures in (("RGBA16F", 1 + 5), ("RGBA8", 1)):
         page = browse(address, COUNTING % stored, provokes="Invalid format and type combination")
         page.evaluate("glgpt.ready")

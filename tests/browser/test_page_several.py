@@ -170,7 +170,7 @@ def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
 
 
 def test_work_issued_ahead_of_a_read_leaves_a_constrained_text_as_it_is(opened: Any) -> None:
-    """Fails if a token is kept after one that changes the mask, or logits after an early decode are wrong."""
+    """Fails if a token chosen ahead is kept though an earlier one changes the mask, or if a decode ahead is wrong."""
     page = opened
     page.evaluate("""() => {
       const {cache, generator, sampling} = glgpt.model, own = sampling.chooseAllowed;
@@ -201,7 +201,7 @@ def test_work_issued_ahead_of_a_read_leaves_a_constrained_text_as_it_is(opened: 
     counts = {"chosen": 0, "early": 0}
     for how in ({"temperature": 0}, {**sampled, "seed": 3, "alternatives": 2}, {**sampled, "seed": 4}):
         plain = page.evaluate("(o) => ahead(o, 1)", options | how)
-        assert plain["chosen"] in (len(plain["ids"]), len(plain["ids"]) + 1)  # and the end of the text
+        assert plain["chosen"] in (len(plain["ids"]), len(plain["ids"]) + 1)  # one more: the end of the text
         assert plain["early"] == 0
         for count in (2, 3):
             found = page.evaluate("([o, count]) => ahead(o, count)", [options | how, count])

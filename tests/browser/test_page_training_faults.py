@@ -174,7 +174,7 @@ LOSE = """async () => {
 
 @pytest.mark.soak
 def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
-    """Fails if a request is dropped or a single step is not saved, during running steps or in a paused training run."""
+    """Fails if a lost context drops a request while steps run or training is paused, or a single step is not saved."""
     script = """async (options) => {
       const session = await glgpt.training.create(options);
       void session.start();
@@ -287,7 +287,7 @@ def test_a_pause_waits_for_the_training_that_is_being_made(trainee: Any) -> None
 
 @pytest.mark.alone
 def test_the_speed_shown_is_that_of_the_clock(embedded_trains: Path, serve: Serve, browse: Browse) -> None:
-    """Times ten steps after a step that compiles. Compares the median of five such runs."""
+    """Compares the shown speed with the time of ten steps after a step that compiles; takes the median of five runs."""
     page = browse(serve(embedded_trains) + "#tokens=1")
     page.evaluate("glgpt.ready")
     script = """async ([options, tokens]) => {

@@ -104,7 +104,7 @@ def test_raw_scores_are_those_of_every_pair(opened: Any, desktop: LanguageModel)
 
 
 def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
-    """Fails if queries of all layers take memory while no view needs them, or a view shows queries that it lacks."""
+    """Fails if queries of all layers take memory while no view needs them, or a view shows missing queries."""
     state = "glgpt.info().textureBytes.state"
     page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
     before = page.evaluate(state)
