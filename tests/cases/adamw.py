@@ -23,7 +23,8 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
     sizes = [(s.rows, s.cols), (1, s.cols), (s.rows, 1)] * 6
     given = [b.normal(f"g{i}", *size, b.many(*size)) for i, size in enumerate(sizes[: s.tensors])]
     losses = b.given("losses", np.outer(s.counted, [0, 1, 0, 0]), role="state")
-    mean = 9 / max(1, sum(s.counted[:3]))  # nine rows in three micro-batches; `counted` of each have targets
+    # Three micro-batches have nine rows together. `counted` is the number of targets of each micro-batch.
+    mean = 9 / max(1, sum(s.counted[:3]))
     held = [mean * array for name, array in b.held.items() if name != "losses"]
     norm, factor = more.gradient_norm(held, s.clip)
     y = ops.gradient_norm(b, given, s.clip, losses, 3, 9)
@@ -45,7 +46,7 @@ def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, wanted), Want(before, np.array([[float(s.shift), 0, 0, 0]]))]
 
 
-PARAMETER = {"x": 1, "m": 1, "s": 2}  # the power of a normal value that each tensor holds; squares are not negative
+PARAMETER = {"x": 1, "m": 1, "s": 2}  # tensors hold normal values to this power: squares are not negative
 
 
 def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:

@@ -90,7 +90,7 @@ def attend(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def attention(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records attention from scores to heads; nothing is written beyond the positions of a fragment's rows."""
+    """Records attention from scores to heads; a fragment writes nothing if no row of it attends to its keys."""
     q, k, v = (_cache(b, s, name) for name in "qkv")
     b.pos = s.pos
     score = ops.scores(b, q, k, ops.AttentionRows(s.rows, s.n_head, 0.4), b.style.tiles[0], "scores", to_position=True)
@@ -155,7 +155,7 @@ def shared(x: Array, n_head: int, group: int) -> Array:
 
 
 def grouped(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records scores and values of query heads that share keys, and scores with queries and keys swapped."""
+    """Records scores and attention of query heads that share keys and values, and scores with q and k swapped."""
     heads, total = s.n_head * s.group, s.pos + s.rows
     q = b.normal("q", total, 4 * s.d4 * heads, role="state")
     k, v = (b.normal(name, total, 4 * s.d4 * s.n_head, role="state") for name in "kv")
@@ -259,7 +259,7 @@ def score_tiles(b: Bench, s: SimpleNamespace) -> int:
 
 
 def score_rows(b: Bench, s: SimpleNamespace, dtype: str = "f32") -> tuple[Layout, int]:
-    """Returns the layout of scores from position 0, or of a pattern in that layout, and how many of its rows count."""
+    """Returns the layout of scores from position 0, or of their pattern, and how many of its rows are not padding."""
     tr, tc = score_tiles(b, s), FORMATS[dtype].column_tiles_per_texel
     return Layout(-(-s.rows // tr) * tr * s.n_head * s.batch, s.rows, (tr, tc), dtype), s.rows * s.batch * s.n_head
 

@@ -86,12 +86,12 @@ class VjpCase:
 
 
 def tall(b: Bench) -> None:
-    """Increases the maximum texture size, for caches and weights that are not folded; it stays below a device's."""
+    """Increases the maximum texture size, for caches and weights that are not folded; every device allows more."""
     b.limits = replace(b.limits, max_texture_size=1024)
 
 
 def unfolded(b: Bench) -> None:
-    """Increases the maximum texture size, for tensors that are not folded; it stays below a device's."""
+    """Increases the maximum texture size, for tensors that are not folded; every device allows more."""
     b.limits = replace(b.limits, max_texture_size=256)
 
 

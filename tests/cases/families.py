@@ -68,7 +68,7 @@ def part_of_rotation(s: SimpleNamespace) -> ops.Rotation:
 
 
 def normed_heads(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records heads in the middle of a product: normed, then partly rotated."""
+    """Records the norm, then the partial rotation, of heads in the middle of a product's columns."""
     tall(b)
     wide, first = s.n_head * texels(s.d_head), 4 * s.before
     values = padded_heads(b.rng.standard_normal((s.rows, s.n_head * s.d_head)), s.n_head)
@@ -118,7 +118,7 @@ def limited_scores(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_branch(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a row plus the RMS norm of a product with a bias, ready for a norm whose gain has an offset."""
+    """Records a row plus the RMS norm of a product with a bias, and this sum times a gain. Both gains have offsets."""
     x, own, gain = b.normal("x", 1, s.cols), b.normal("own", 1, s.cols), b.normal("gain", 1, s.cols)
     w, bias = b.weight("w", s.inner, s.cols), b.normal("bias", 1, s.cols)
     sums = ops.matvec(b, b.normal("a", 1, s.inner), w, "sums", contiguous=s.contiguous).plus(bias)

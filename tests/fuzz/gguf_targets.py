@@ -74,7 +74,7 @@ def _gguf(folder: Path) -> None:
 
 def _same(name: str, found: np.ndarray, wanted: np.ndarray) -> None:
     if not np.array_equal(found, wanted, equal_nan=True):
-        raise Difference(f"tensor {name} is not what it should be")
+        raise Difference(f"tensor {name}: two ways to read it give different values")
 
 
 def _compare(path: Path, arrays: dict[str, np.ndarray]) -> None:

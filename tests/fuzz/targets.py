@@ -162,7 +162,7 @@ def _program(folder: Path) -> None:
     program = Program.from_json(text)
     check(program)
     if Program.from_json(program.to_json()) != program:
-        raise Difference("a program is not what it writes")
+        raise Difference("a program changes when it is written and read again")
 
 
 MANIFEST = Path(__file__).parent / "manifest.json"
@@ -229,7 +229,7 @@ def _cache(folder: Path) -> None:
     try:
         for found in kernel_selection.remembered_probes().values():
             if not all(0 < float(v) < 1e9 for v in found.values()):
-                raise Difference("a time that is none")
+                raise Difference("a probe's time is not between 0 and 1e9")
     finally:
         os.environ.pop("XDG_CACHE_HOME")
         if before is not None:
@@ -364,7 +364,7 @@ def _text(folder: Path) -> None:
     found = "".join(piece for piece, _ in text.pieces(block=100))
     whole = "".join(file.read_bytes().decode("utf-8-sig") for file in files)
     if found != whole:
-        raise Difference("the pieces are not the text")
+        raise Difference("the joined pieces differ from the text")
     clean(found)
     inspect(text, 0.1)
 
@@ -412,9 +412,9 @@ def _message(folder: Path) -> None:
         with contextlib.suppress(GlgptError):
             states = hidden.unpack(data, 2, WIDTH, kind)
             if states.shape != (2, WIDTH) or not np.isfinite(states).all():
-                raise Difference("hidden states that are none")
+                raise Difference("hidden states of another shape, or not finite")
             if kind == "f32" and hidden.pack(states, kind) != data:
-                raise Difference("hidden states are not what they were read from")
+                raise Difference("hidden states, packed again, differ from the bytes read")
     refused = 0
     for name, decode in (("asked", messages.decode_request), ("said", messages.decode_answer)):
         text = (folder / f"{name}.json").read_bytes()
@@ -425,7 +425,7 @@ def _message(folder: Path) -> None:
             continue
         again, rest = decode(messages.encode(found, b"rest"))
         if again != found or bytes(rest) != b"rest":
-            raise Difference("a message is not what it writes")
+            raise Difference("a message changes when it is encoded and decoded again")
     if refused:
         raise GlgptError("no message")
 

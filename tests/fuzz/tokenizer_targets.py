@@ -196,7 +196,7 @@ def _train(folder: Path) -> None:
         train_bpe(whole, size, folder / "bpe")
     except GlgptError:
         if expected and len(expected) >= size - MIN_BPE_SIZE >= 0:
-            raise Difference(f"{len(expected)} merges can be learned") from None
+            raise Difference(f"training is refused, but {len(expected)} merges can be learned") from None
         raise
     try:
         tokenizer = load_tokenizer(folder / "bpe", size)

@@ -46,7 +46,7 @@ def test_an_index_beyond_the_devices_is_refused(device: Device) -> None:
 
 
 def test_what_was_tried_is_said(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the error does not contain what to install, or that only software GL was found."""
+    """Fails if the error does not name what to install, or does not state that only software GL was found."""
     monkeypatch.setattr(gl_device, "_devices", lambda: iter(["EGL device 0 does not open: no libEGL"]))
     for select, shown in (("auto", "OpenGL"), ("software", "software"), ("gpu", "gpu")):
         with pytest.raises(GlgptError, match=f"no {shown} device: EGL device 0 does not open: no libEGL; "):

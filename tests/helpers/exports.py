@@ -14,8 +14,8 @@ from glgpt.page import programs, training
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 
-# Recordings from which a test's page chooses. The first has no panels, like the shards of weights, and strided columns,
-# like programs of a training.
+# Recordings from which a test's page chooses. The first stores weights without panels, as shards do, and has strided
+# columns, as training programs do.
 USUAL = ("4x8", "8x4-contiguous")
 FEW = ("4x4", *USUAL)  # also for devices with four draw buffers
 

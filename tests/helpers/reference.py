@@ -58,7 +58,7 @@ def norm_fold(gain: Array, bias: Array, w: Array, shift: Array) -> tuple[Array, 
 
 
 def finish_norm(product: Array, row: Array, gain_w: Array, bias_w: Array, eps: float) -> Array:
-    """Returns the product of a normed row and a matrix, from the product of the row times its gain."""
+    """Returns norm(row) @ w + shift, from `product` = (row * gain) @ w and the results of `norm_fold`."""
     mean, squares = moments(row)
     return (product - mean * gain_w) / math.sqrt(squares[0] / row.shape[1] + eps) + bias_w
 

@@ -19,7 +19,7 @@ SCORES, PATTERN = "h.0.attn.scores", "h.0.attn.pattern"
 
 
 def drawn(kernel: Kernel, entry: str, names: Container[str] = ()) -> dict[str, int]:
-    """Returns `keys` of each pass of attention: it draws positions before `pos` + `keys`, or all if `keys` is 0."""
+    """Returns `keys` of each attention pass, which draws positions before `pos` + `keys`, or all if `keys` is 0."""
     rec = Recorder(Limits())
     record_generation(Network(rec, CONFIG, kernel, "f32", names=names), sizes=(16,))
     return {made.label: made.keys for made in rec.program().entries[entry].passes if "attn" in made.label}

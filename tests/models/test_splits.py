@@ -42,7 +42,7 @@ def test_training_splits_k_whatever_rows_read(kernel: Kernel, precision: str) ->
 
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
 def test_prompts_split_k_where_it_pays(dtype: str) -> None:
-    """Fails if a GPU's prompts do not split K, or software GL's packed products, which gain nothing from it, do."""
+    """Fails if prompts on a GPU do not split K, or if packed products on software GL split it and gain nothing."""
     gpu, software = (generation_program(WIDE, Limits(), Kernel(4, 1, n), dtype) for n in (0, CONTIGUOUS))
     assert "matmul_sum" in shaders(gpu, "prefill_16")
     assert "matmul_sum" not in shaders(software, "prefill_16")
@@ -50,7 +50,7 @@ def test_prompts_split_k_where_it_pays(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 def test_long_prompts_decode_integers_once(dtype: str) -> None:
-    """Fails if a long prompt decodes a weight in every row of fragments, or a short one waits for copies."""
+    """Fails if a GPU does not copy weights to f16 for a long prompt, or a short prompt or software GL uses copies."""
     gpu, software = (generation_program(WIDE, Limits(), Kernel(4, 1, n), dtype) for n in (0, CONTIGUOUS))
     names = gpu.entries["prefill_256"].passes
     assert sum(made.label.endswith(".weight.halves") for made in names) == 4

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from glgpt.gl.device import Device
 
 Array = NDArray[np.float64]
-# Slow to compile. The other styles test both headers, fetches and storages, and folded tensors. RARE ones combine
-# features of other styles, and run only in `make test-slow`.
+# SLOW styles are slow to compile; the others test both headers, fetches and storages, and folded tensors. RARE styles
+# combine features of other styles, and run only in `make test-slow`.
 RARE = {"8x4", "f16 4x8", "f16 split"}
 SLOW = {"4x8", "split"} | RARE
 TRAINED = [

@@ -135,7 +135,7 @@ def forward(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
             atol += FORMATS["f16"].spacing / 2 * float(want.summed.max())
         where, beyond = places(view), places(view, whole=True)
         where = want.read(where) if want.read else where
-        if where.dtype.kind != "i":  # `read` combines several values; other outputs depend on them
+        if where.dtype.kind != "i":  # `read` combines values: not recorded, since other outputs depend on them
             continue
         zero = beyond[: len(where), view.cols :] if not want.bare else beyond[:0]
         found.append(output(want.tensor.name, view, where, want.expected, (atol, k), zero))
@@ -188,7 +188,8 @@ class Writer:
     def add(self, op: str, style: str, b: Bench, s: SimpleNamespace, outputs: list[Output]) -> None:
         program = b.program()
         entry = program.entries["test"]
-        if program.shaders.keys() <= self.shaders.keys() and op not in PROPERTIES:  # the same as in another format
+        # Skipped if its shaders are those of earlier cases, as in another format.
+        if program.shaders.keys() <= self.shaders.keys() and op not in PROPERTIES:
             return
         for key, text in program.shaders.items():
             self.shaders.setdefault(key, shortened(text))
@@ -245,7 +246,7 @@ def shape_text(s: SimpleNamespace, b: Bench) -> str:
 
 
 SHAPES = {
-    # These values give sizes of 32; others give 64 and 96. Not all devices can add up pairs.
+    # `blended_row` has sizes of 32, 64 or 96; these values give 32. Not all devices can add up pairs.
     "blended_row": {"inner": 12, "cols": 12, "pairs": False},
     "attend_row": {"pos": 40, "least": 16},  # ranges of keys
     "attend_rows": {"positions": 40, "least": 16},
