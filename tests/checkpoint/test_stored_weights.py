@@ -185,9 +185,9 @@ def test_parameters_are_packed_in_order_whatever_fits(
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 def test_threads_hold_no_more_than_may_wait(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if AHEAD_BYTES does not count the tensors that threads pack, which may be seven times their texels.
+    """Fails if AHEAD_BYTES counts only texels: a tensor that a thread is packing may take seven times as many bytes.
 
-    Threads decode blocks of a type that the texture format cannot hold to 32-bit floats.
+    If the texture format cannot hold the blocks of a type, threads first decode the blocks to 32-bit floats.
     """
     begun: list[str] = []
     seen: list[str] = []

@@ -131,7 +131,7 @@ def test_an_origin_is_that_which_browsers_send(text: str) -> None:
     "text", ["example.org", "https://\udcff", "https://a b", "https://x/y", "https://u@x", "ftp://x"]
 )
 def test_what_is_not_an_origin_is_refused(text: str) -> None:
-    """Regression: a host with bytes that are not ASCII was accepted, and no browser sends such an origin."""
+    """Regression: a host with bytes that are not ASCII was accepted, although no browser sends such an origin."""
     with pytest.raises(argparse.ArgumentTypeError, match="is not an origin"):
         origin(text)
 
@@ -323,7 +323,7 @@ def test_a_terminal_of_0_columns_shows_the_bar_in_one_line(monkeypatch: pytest.M
                 assert show
                 show(done, 3)
     found = b""
-    with contextlib.suppress(OSError):  # the end of what was written, because the other end is closed
+    with contextlib.suppress(OSError):  # raised after the last byte, since the other end is closed
         while data := os.read(main_end, 10_000):
             found += data
     os.close(main_end)

@@ -86,7 +86,7 @@ def test_a_list_of_steps_that_is_none_gets_no_example_of_another_command(capsys:
 
 
 def test_eval_of_what_is_not_a_text_names_the_command(capsys: Capture) -> None:
-    """Regression: the error for a run was that it is not a regular file."""
+    """Regression: for the folder of a run, the error was only that it is not a regular file."""
     for name, files in (("run", ("config.json", "train.json")), ("model", ("config.json",)), ("texts", ("a.txt",))):
         Path(name).mkdir()
         for file in files:

@@ -151,7 +151,7 @@ def test_a_killed_process_ends_no_session(tmp_path, commands, what):
 
 
 def test_a_strategy_of_flowers_sees_every_client(tmp_path):
-    """Passes a gateway's reply, expanded to one reply per valid update, to each strategy. Two of five are invalid."""
+    """Passes a gateway's reply, expanded to one per valid update, to each strategy. Two of five updates are invalid."""
     import numpy as np
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
@@ -237,7 +237,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
     task = message_to_proto(asked).SerializeToString()
 
     class Client:
-        """Answers as SuperLink does on the first attempt (if `objects`), or after the ServerApp has the message."""
+        """Answers as SuperLink does: to a first attempt (if `objects`), or to a later one, when it has the reply."""
 
         def __init__(self, objects: bool) -> None:
             self.objects, self.messages, self.pushed = objects, [], []

@@ -257,6 +257,6 @@ def test_a_link_of_the_dashboard_is_no_invitation() -> None:
 
 @pytest.mark.parametrize("base", ["http://host:8043/", "http://host/train/", "https://host/strain/"])
 def test_a_link_names_its_host(base: str) -> None:
-    """Regression: the path of a desktop's link lost its end `train/`, which only links for browsers add."""
+    """Regression: `train/` was removed from links for desktops too, in which it is a part of the host's path."""
     for link in (f"{base}#a.b", f"{base}train/#view=train&together=a.b&tokens=1"):
         assert Link.parse(link) == Link(base, "a.b")

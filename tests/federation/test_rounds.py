@@ -436,7 +436,7 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
 
 
 def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock):
-    """Fails if a gateway that cannot reach its share of the quorum blocks the round, or the other accepts no more."""
+    """Fails if a gateway that misses its share of the quorum blocks the round, or the other accepts no more updates."""
     few = Host(make_files(tmp_path / "run", gateways=2, quorum=4), clock)
     many = Host(Files(tmp_path / "run", 1), clock)
     alone, devices = few.join().member, [many.join().member for _ in range(3)]

@@ -183,7 +183,7 @@ def test_two_servers_of_a_session_have_two_ports(tmp_path: Path, capsys: Capture
 
 
 def test_a_free_port_is_never_another_servers_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: a free port could be one that --port chose, and the message named an option that was not given."""
+    """Regression: a port chosen as free could be that of --port, and the error named an option that was not given."""
     (given,) = places(Place(port=0), (), 1)
     ports = iter([given.port, given.port + 1])
     bind = serve_module._bound_port

@@ -70,7 +70,7 @@ FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # other goldens take as
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.soak] * (n not in FEW)) for n in GOLDENS])
 def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> None:
-    """Fails if a text depends on other texts, also ended ones, the batch's size or its place in the shared caches."""
+    """Fails if a text depends on other texts (also ended ones), its place in the shared caches, or the batch's size."""
     with load(goldens / name) as model:
         wanted = reference_of(goldens / name)
         prompts = prompts_for(model, 11)
@@ -244,7 +244,7 @@ def test_a_long_prompt_is_read_between_the_steps_of_other_texts(tmp_path: Path) 
             texts.advance()
         assert [list(r.ready) for r in rows[:2]] == tokens[:2]
         assert (rows[0].run.prefill_tokens, rows[0].run.cached_tokens) == (900, 0)
-        texts.add(rows[2])  # begins with the chunks of the other prompt up to its border
+        texts.add(rows[2])  # has the first 512 ids of the other prompt, and thus the same first chunks
         twin = row(2)
         texts.add(twin)
         texts.advance()
@@ -301,7 +301,7 @@ def test_a_texture_limit_is_kept(goldens: Path, caplog: pytest.LogCaptureFixture
 
 
 def test_a_text_continues_without_guesses_where_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: a text failed once another text made the context grow, and later texts were never guessed again."""
+    """Regression: a text failed when another text made the context grow, and later texts never had guesses again."""
     monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
     path = chat_llama(tmp_path / "model.gguf", context=2048)
     sampled: dict[str, Any] = {"temperature": 0.7, "seed": 3, "eos": False}

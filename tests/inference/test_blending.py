@@ -92,7 +92,7 @@ def test_layers_of_different_types_are_blended(wide: str, kernel: Kernel, device
     (plain,), (blended,) = (decoded(device, config, k, formats) for k in (PLAIN, kernel))
     assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()
     passes = decoding(config, kernel, formats).entries["decode"].passes
-    assert len(passes) == 6 + 2 * (7 + 2) and any(p.slices for p in passes)  # gate and up are finished in two passes
+    assert len(passes) == 6 + 2 * (7 + 2) and any(p.slices for p in passes)  # two more: gate and up each have a pass
 
 
 @KINDS
@@ -147,7 +147,7 @@ def test_a_driver_that_adds_in_another_order_gets_partial_sums(
 
 
 def test_a_driver_with_one_derivative_for_a_quad_adds_no_pairs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if pairs of pixels are used on a driver on which they add up another column's difference."""
+    """Fails if pairs of pixels are used on a driver that gives both columns of a quad the same derivative."""
     options = DeviceSettings(device="software").open()[1].options
     compiled = Device.compile
     # Imitates coarse derivatives: both columns of a quad get the difference of the left one.

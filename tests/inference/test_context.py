@@ -108,7 +108,7 @@ def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog
 
 @pytest.mark.usefixtures("short_default")
 def test_a_context_that_cannot_grow_stays(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the model assumes larger caches than it has, after the growth failed in another thread or at once."""
+    """Fails if the model assumes larger caches than it has after growing fails in another thread or is interrupted."""
     with load(goldens / "inverse-layer-f16", context=32) as model:
         wanted = greedy(model, IDS, 12)
     with load(goldens / "inverse-layer-f16") as model:

@@ -235,7 +235,7 @@ def test_an_answer_ends_where_the_memory_does(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_conversation_continues_where_the_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a message is refused instead of leaving out turns, when the memory allows no longer context."""
+    """Fails if a message is refused instead of leaving out turns when memory does not suffice for a longer context."""
     monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
     path = chat_llama(tmp_path / "model.gguf")
     with LanguageModel.from_pretrained(path, device="software") as model:
@@ -288,7 +288,7 @@ def test_a_message_to_a_closed_model_is_refused(opened: Callable[..., LanguageMo
 
 
 def test_an_answer_at_the_border_of_the_context_is_read_ahead(opened: Callable[..., LanguageModel]) -> None:
-    """Fails if tokens after the last border, which do not fit the context, are planned."""
+    """Fails if chunks are planned for tokens after the last border: these tokens do not fit the context."""
     model = opened()
     prompt = ChatPrompt([1] * (model.context + 2), (9, model.context))
     assert model.read_ahead(prompt) == model.context

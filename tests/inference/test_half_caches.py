@@ -35,7 +35,7 @@ def load(folder: Path, **options: Any) -> LanguageModel:
 def test_half_caches_take_half_the_memory_and_round_keys_and_values(folder: Path, tmp_path: Path) -> None:
     """Fails if the option has no effect, if anything else is rounded, or if a saved cache is read in another format."""
     with load(folder) as whole, load(folder, cache_dtype="f16") as half:
-        numbers = CONFIG.n_layer * CONFIG.n_positions * CONFIG.n_embd  # of keys, and as many of values
+        numbers = CONFIG.n_layer * CONFIG.n_positions * CONFIG.n_embd  # numbers in the keys; the values have as many
         saved = whole.texture_bytes - half.texture_bytes
         assert saved == 2 * (2 * numbers + CONFIG.n_positions * CONFIG.n_embd)  # layers share one texture of queries
         (exact, wanted), (found, rounded) = (m.run_with_cache(IDS, NAMES) for m in (whole, half))

@@ -179,7 +179,7 @@ def test_more_sets_of_interventions_than_are_retained_continue(model: LanguageMo
 
 
 def test_close_releases_the_textures_of_open_generations(goldens: Path) -> None:
-    """Regression: the programs of open generations that were no longer retained stayed after `close`."""
+    """Regression: `close` did not release a program that the model no longer retained but an open generation used."""
     with LanguageModel.from_pretrained(goldens / "dhead2-gelu", device="software") as model:
         edits = [[Ablate("h.0.mlp")], [Ablate("h.0.attn")], [Attend("h.0.attn", "uniform")]]
         running = [model.generate_ids(IDS, 4, interventions=e, temperature=0, eos=False) for e in edits]

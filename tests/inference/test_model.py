@@ -139,7 +139,7 @@ def test_cached_decode_is_the_uncached_forward(tmp_path: Path, dtype: str) -> No
         wanted = gpt2(config, weights, ids)["logits"]
         near = HALF * size(wanted) if dtype == "f16" else 2e-5  # both are float32 and differ by rounding only
         for n, token in enumerate(model.generate_ids(ids[:], 30, seed=1)):
-            text = [*ids, token] if 0 < n < 29 else ids  # the device already computes the next token
+            text = [*ids, token] if 0 < n < 29 else ids  # the device has already decoded `token`
             within(row_of_logits(model), model.logits(text)[-1], near, where=f"after {len(text)} tokens")
             ids.append(token)
         wanted = gpt2(config, weights, ids[:-1])["logits"]

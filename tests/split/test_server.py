@@ -214,7 +214,7 @@ def test_openings_beyond_what_may_wait_are_turned_away(monkeypatch: pytest.Monke
         monkeypatch.setattr("glgpt.split.limits.time.monotonic", lambda: 7.0)
         rates = limits.Rates()
         taken = [await rates.take("a") for _ in range(int(3 * limits.OPENS_AT_ONCE))]
-        assert await rates.take("b"), "one client uses up what is another's"
+        assert await rates.take("b"), "one client uses up another client's openings"
         for i in range(2 * limits.MAX_CLIENTS):
             await rates.take(str(i))
         assert len(rates._left) == limits.MAX_CLIENTS

@@ -61,7 +61,7 @@ def test_ten_steps_are_torchs(goldens: Path, options: dict[str, Any]) -> None:
     """Fails if a gradient, the clipping or the optimizer's step differs from torch's in float64.
 
     A softmax ignores shifts, so the gradient of attention's key bias is only rounding noise. AdamW divides a gradient
-    by its size, so it moves this bias by about the learning rate even so. The checks need no exception: the key bias
+    by its size, so it still moves this bias by about the learning rate. The checks need no exception: the key bias
     does not change the loss, and it is a small share of the gradient of the biases of queries, keys and values.
     """
     golden = np.load(goldens / "training/training.npz")

@@ -181,7 +181,7 @@ def test_a_page_trains_the_preset_small() -> None:
 
 
 def test_a_model_of_many_positions_is_trained_on_fewer() -> None:
-    """Fails if fine-tuning uses windows of all 20,000 positions, and caches for samples that exceed a texture."""
+    """Fails if fine-tuning uses windows of all 20,000 positions, or caches of that size, which exceed a texture."""
     assert settings_for(None, LONG, {}).context == 2048
     assert settings_for(None, LONG, {"context": 3000}).context == 3000
     with Trainer(LONG, batch=1, context=4, device=DEVICE) as trainer:
