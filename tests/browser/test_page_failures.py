@@ -122,7 +122,7 @@ globalThis.fetch = (what, ...rest) =>
 
 
 HASTE = """
-// Timers take a tenth of their time: before a file is fetched again, and before the page suggests a reload.
+// Shortens timers to a tenth: the waits before a file is fetched again and before the page suggests a reload.
 const wait = globalThis.setTimeout;
 globalThis.setTimeout = (call, ms, ...rest) => wait(call, ms / 10, ...rest);"""
 DISPOSE = "Promise.race([glgpt.dispose(), new Promise((_, late) => setTimeout(() => late('not ended'), 9e3))])"

@@ -20,8 +20,8 @@ LINKS = """
     return link.call(this, program);
   };
 """
-# Chooses from the logits of one prompt with many seeds: on the device, and on the host, which chooses while the
-# device's sampling shaders are compiled.
+# Chooses from the logits of one prompt with many seeds, on the device and on the host. (A page chooses on the host
+# until the device's sampling shaders are compiled.)
 BOTH = """(settings) => glgpt.queue.run(async () => {
   const {model} = glgpt, {sampling} = model, Sampler = sampling.last.constructor;
   await sampling.prepare(new Sampler({...settings, seed: 0}));
@@ -32,7 +32,7 @@ BOTH = """(settings) => glgpt.queue.run(async () => {
   const found = [];
   for (let seed = 0; seed < 150; seed++) {
     const sampler = new Sampler({...settings, seed});
-    if (seed) model.cache.again(ids); // the greatest logit, which a choice replaces
+    if (seed) model.cache.again(ids); // stores the greatest logit again, which a choice overwrites
     const token = await sampling.choose(sampler, seed % 7);
     found.push([token?.id ?? null, sampler.drawAsDevice(logits, seed % 7).id]);
   }

@@ -198,7 +198,7 @@ def normed_heads_vjp(b: Bench, s: SimpleNamespace) -> Taped:
 
 
 def part_of_product_vjp(b: Bench, s: SimpleNamespace) -> Taped:
-    """Records heads that are the second part of a product."""
+    """Records the partial rotation of heads that are the second part of a product."""
     rows, wide, first = s.rows * s.batch, s.n_head * texels(s.d_head), 4 * s.before
     values = padded_heads(b.rng.standard_normal((rows, s.n_head * s.d_head)), s.n_head)
     whole = np.concatenate([b.rng.standard_normal((rows, first)), values], axis=1)

@@ -68,7 +68,7 @@ def rms_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def rms_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records an RMS norm, two products without biases and a gate for one row, as in decoding."""
+    """Records one row as in decoding: a residual sum, its RMS norm, and a gated product without biases."""
     x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
     w, v = b.weight("w", s.inner, s.cols), b.weight("v", s.inner, s.cols)
     matvec = partial(ops.matvec, b, contiguous=s.contiguous)

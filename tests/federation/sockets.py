@@ -30,7 +30,7 @@ from glgpt.training.settings import settings_for  # noqa: E402
 
 
 def gateway(run: str, clients: int, rounds: int, whole: bool, pipe: Any) -> None:
-    """Runs a gateway in a separate process. Sends its address, an invitation and the session, then its measurements."""
+    """Runs a gateway in this process. Sends its address, an invitation and the session, and in the end measurements."""
     settings = settings_for("nano", None, {"tokenizer": "bytes"})
     terms = {"rounds": rounds, "quorum": clients, "shards": clients, "members": clients, "dtype": "f16"}
     config = settings.model_config(256)

@@ -111,7 +111,7 @@ def test_words_of_a_host_reach_the_terminal_as_text(gateways, joined, monkeypatc
 
 @pytest.mark.parametrize("name", ["x" * 41, "\udcff"], ids=ascii)
 def test_a_name_that_no_host_accepts_is_refused(gateways, joined, name):
-    """Regression: the client tried to join with it again and again."""
+    """Regression: the client tried to join with such a name again and again."""
     with pytest.raises(ArgumentError, match=r"--name .* is not UTF-8 text of at most 40 characters"):
         joined(gateways[0], name)
 

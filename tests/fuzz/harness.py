@@ -44,7 +44,7 @@ REGRESSIONS = Path(__file__).parent / "regressions"
 
 
 class Difference(Exception):  # noqa: N818
-    """Raised if the reference library reads an accepted file differently."""
+    """Raised if glgpt reads an accepted file wrongly, such as differently than the reference library."""
 
 
 class Target(Protocol):

@@ -2,7 +2,7 @@
 
 Each fault is made in a scratch copy of the repository, where its tests then run. A fault is
 
-- caught if its tests fail, as they should;
+- caught if its tests fail, as they should, or take too long;
 - survived if its tests pass: strengthen a test;
 - stale if its text is not found exactly once, or its tests no longer exist or are marked `slow`: rewrite it in
   `mutants.json`. The tests of `make test` must catch every fault.

@@ -186,7 +186,7 @@ def within(
     assert ours.shape == ref.shape, f"{where}: {ours.shape} is not {ref.shape}"
     finite = np.isfinite(ref)
     same = (ours == ref) | (np.isnan(ours) & np.isnan(ref))
-    assert same[~finite].all(), f"{where}: not finite in other places"
+    assert same[~finite].all(), f"{where}: NaN or infinities in other places"
     allowed = np.broadcast_to(atol, ref.shape)[finite] + rtol * np.abs(ref[finite])
     off = np.abs(ours[finite].astype(np.float64) - ref[finite]) - allowed
     assert not off.size or off.max() <= 0, f"{where}: {off.max():.2e} further off than allowed"

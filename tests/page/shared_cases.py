@@ -506,7 +506,7 @@ LEARNT = [
 
 
 def vocabularies() -> list[dict[str, Any]]:
-    """Returns the merges of tokenizers trained on words that are longer than the maximum."""
+    """Returns the merges of tokenizers trained on words of more than `MAX_WORD_BYTES` bytes."""
     found = []
     for runs, size in LEARNT:
         with tempfile.TemporaryDirectory() as folder:
