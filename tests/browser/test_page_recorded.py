@@ -31,7 +31,7 @@ def unpacked(data: str) -> np.ndarray[Any, Any]:
 
 
 def test_a_recorded_run_is_there_while_shaders_compile(embedded: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the recorded text, alternatives or attention differ from the desktop's."""
+    """Fails if the recorded text, machine picture, alternatives or attention differ from the desktop's."""
     with LanguageModel.from_pretrained() as desktop:
         prompts = Prompts.load(desktop.path, desktop.config, ())
         given, opening = prompts.opening(), prompts.continuation()

@@ -40,7 +40,7 @@ def page(opened: Any) -> Iterator[Any]:
 
 
 def written(page: Any, prompt: str = "To be") -> list[int]:
-    """Returns the ids of the text that the page shows after `prompt`, by generating it again with the same seed."""
+    """Returns the ids of `prompt` and of the text that the page shows after it, generated again with the same seed."""
     options = {"prompt": prompt, "tokens": 20, "temperature": 0.7, "topK": 5, "topP": 0.9, "seed": 3}
     script = "(o) => glgpt.generate(o).then((r) => [...glgpt.encode(o.prompt), ...r.ids])"
     return list(page.evaluate(script, options))

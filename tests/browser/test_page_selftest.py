@@ -49,10 +49,10 @@ def test_the_card_and_the_report_agree(exported: Path, serve: Serve, browse: Bro
     assert "PASS" in card and f"All {report['passed']} checks passed" in card and report["device"] in card
     assert not page.evaluate("'glgpt' in globalThis")
     assert len(json.dumps(report).encode()) <= 20_000
-    with page.expect_event("load"):  # the button opens the model's page in the same tab
+    with page.expect_event("load"):  # like the button, opens the model's page in the same tab
         page.evaluate("location.hash = 'view=text&tokens=1'")
     page.evaluate("glgpt.ready")
-    with page.expect_event("load"):  # so does the link in the Device tab that opens the self-test
+    with page.expect_event("load"):  # like the link in the Device tab, opens the self-test
         page.evaluate(f"location.hash = '{OPS}'")
     page.wait_for_selector("[data-view=selftest]")
 

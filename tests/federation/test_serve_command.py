@@ -168,7 +168,7 @@ def test_a_port_that_a_killed_serve_left_in_use_is_free_again(run: Path) -> None
 
 
 def test_two_servers_of_a_session_have_two_ports(tmp_path: Path, capsys: Capture) -> None:
-    """Regression: a gateway whose metrics had a port of the session ended again and again."""
+    """Regression: a gateway whose metrics had the port of another server of the session ended after each start."""
     (tmp_path / "text").write_text("To be, or not to be. " * 200)
     first, second = (Places.find(Place(port=0), (), 1, 0, None).gateways[0] for _ in range(2))
     serve = ("federate", "serve", str(tmp_path / "text"), "--out", str(tmp_path / "new"), "--port", str(first.port))

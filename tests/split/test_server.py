@@ -242,7 +242,7 @@ def test_narrower_hidden_states_cost_fewer_bytes_and_some_precision(
         for model in (split, exact):
             assert len(list(model.generate_ids(ids, 4, temperature=0, seed=7))) == 4
         narrow, full = (model.traffic()[1]["sent"] for model in (split, exact))
-        rows, width = 2 * len(ids) + 3, whole.config.n_embd  # rows of the logits, and of the generation
+        rows, width = 2 * len(ids) + 3, whole.config.n_embd  # rows sent for the logits, and for the generation
         saved = hidden.nbytes(rows, width, "f32") - hidden.nbytes(rows, width, wire)
         assert full - narrow == saved - len(f',"wire":"{wire}"')  # the first message names the format
 
@@ -857,7 +857,7 @@ def test_draining_lets_the_step_under_way_end_and_refuses_others(
 
 
 def test_a_server_that_resets_the_connection_is_reported(folder: Path) -> None:
-    """Regression: websockets then reports a closed connection, which ended in a traceback."""
+    """Regression: for a reset, websockets reports a closed connection, and the client printed a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def reset() -> None:

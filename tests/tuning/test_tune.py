@@ -71,7 +71,7 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
 
 
 def test_blending_is_drawn_until_it_works_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if each start draws the test of blending, if a failure is stored, or if a damaged file ends the start."""
+    """Fails if each start draws the test of blending, a failure is stored, or a damaged file causes an error."""
     drawn: list[bool] = []
 
     def drawing(result: bool) -> Callable[..., bool]:
@@ -93,7 +93,7 @@ def test_blending_is_drawn_until_it_works_once(device: Device, cache: Path, monk
 
 
 def test_a_device_opens_without_its_caches(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a folder at the path of a cache file ends the start; no cache is needed."""
+    """Fails if a device does not open because a folder is at the path of a cache file; no cache is needed."""
     measured = dict.fromkeys(ALL_NAMES, 1.0)
     monkeypatch.setattr(tune, "probe", lambda *_: (measured, True))
     monkeypatch.setattr(tune, "adds_by_blending", lambda *_: True)
