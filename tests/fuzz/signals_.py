@@ -126,13 +126,13 @@ def exports(folder: Path, draw: random.Random, number: int) -> str:
         return "the earlier page is gone" if before else ""
     text = (page / "manifest.json").read_bytes()
     if before and text != before and json.loads(text)["model"] != model.name:
-        return "the page is another than the two"
+        return "the page is neither the earlier one nor the new one"
     manifest = json.loads(text)
     listed = manifest["files"] | {shard["file"]: shard for shard in manifest["shards"]}
     bad = [f for f, about in listed.items() if hashlib.sha256((page / f).read_bytes()).hexdigest() != about["sha256"]]
     if draw.random() < 0.3:
         shutil.rmtree(page)
-    return f"the page's {bad[0]} is another than its manifest says" if bad else ""
+    return f"the page's {bad[0]} differs from its manifest" if bad else ""
 
 
 def serving(folder: Path, draw: random.Random, number: int) -> str:

@@ -58,7 +58,7 @@ def greedy(model: LanguageModel, prompt: Sequence[int], tokens: int) -> list[int
 
 
 def row_of_logits(model: LanguageModel) -> Array:
-    """Returns the logits from which the last token was chosen."""
+    """Returns the row of logits that the device has computed last."""
     view = model.player.entry("decode").outputs["logits"]
     return view.unpack(model.player.read(view.texture))[0]
 

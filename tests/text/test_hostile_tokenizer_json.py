@@ -209,7 +209,7 @@ def test_a_failed_scan_is_not_repeated(unit: str) -> None:
 @pytest.mark.parametrize("name", mostly_soak(LAYOUTS, ("gpt2", "smollm", "llama3", "llama2")))
 @pytest.mark.parametrize("unit", [" ", "\n", "a", "1", "-", "🙂", "e\u0301", " \n"])
 def test_a_long_run_takes_time_by_its_length(tmp_path: Path, name: str, unit: str) -> None:
-    """Regression: tiktoken panicked from 999,999 blanks on. It stores a state per character, at most a million."""
+    """Fails if the time grows with the square of a run's length, or decoding does not restore the run."""
     ours, took = load(tmp_path, layout(name)), []
     for count in (10_000, 80_000):
         text, start = unit * (count // len(unit)), time.process_time()
@@ -223,6 +223,7 @@ def test_a_long_run_takes_time_by_its_length(tmp_path: Path, name: str, unit: st
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_soak(["gpt2", "smollm", "llama3"], ("smollm",)))
 def test_a_million_blanks_are_no_panic(tmp_path: Path, name: str) -> None:
+    """Regression: tiktoken panicked from 999,999 blanks on. It stores a state per character, at most a million."""
     ours = load(tmp_path, layout(name))
     for text in (" " * 1_200_000, "x" + "\n" * 1_200_000 + "y", "\u3000\t" * 600_000 + "1"):
         assert ours.decode(ours.encode(text)) == text
