@@ -370,7 +370,7 @@ def _text(folder: Path) -> None:
 
 
 def _earlier() -> list[Files]:
-    ours = json.dumps({"glgpt": "1", "tokens": [], "labels": [], "files": []}).encode()
+    ours = json.dumps({"glgpt": "1", "tokens": [], "labels": [], "files": [{"file": "index.html"}]}).encode()
     return [{"manifest.json": ours, "index.html": b"<!doctype html>"}]
 
 

@@ -169,13 +169,16 @@ def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next(model: Lang
 
 def test_two_greedy_tokens_take_as_long_as_they_take(model: LanguageModel) -> None:
     """Fails if the time of a token computed ahead is missing, so that the speed is far too high."""
-    slow = model.generate([199] * 5, 9, seed=1)
-    list(slow)
+
+    def speed(tokens: int, **sampling: Any) -> float:
+        generation = model.generate([199] * 5, tokens, seed=1, **sampling)
+        list(generation)
+        assert generation.figures()["decode_tokens"] == tokens - 1
+        return float(generation.figures()["decode_tokens_per_s"])
+
     for tokens in (2, 3):
-        quick = model.generate([199] * 5, tokens, temperature=0, seed=1)
-        list(quick)
-        assert quick.figures()["decode_tokens"] == tokens - 1
-        assert quick.figures()["decode_tokens_per_s"] < 5 * slow.figures()["decode_tokens_per_s"]
+        tries = ((speed(9), speed(tokens, temperature=0)) for _ in range(5))  # other work may slow down any of them
+        assert any(quick < 5 * slow for slow, quick in tries)
 
 
 def test_an_interrupt_while_a_token_is_copied_costs_that_generation_alone(
