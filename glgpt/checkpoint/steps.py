@@ -30,7 +30,7 @@ def step_folder(name: str) -> Path | None:
     run, step = Path(found[1]), found[2]
     if not (run / "config.json").is_file():
         folder = quoted(run, 150)
-        why = f"the folder {folder} has no config.json" if run.is_dir() else f"there is no folder {folder}"
+        why = f"the folder {folder} has no config.json" if run.is_dir() else f"the folder {folder} does not exist"
         raise FileError(f"{quoted(name, 150)} is not a step of a run: {why}; give RUN@STEP with the folder of a run")
     kept = kept_steps(run)
     if step.isdecimal() and len(step) <= MAX_DIGITS and int(step) in kept:

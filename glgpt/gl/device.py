@@ -387,7 +387,7 @@ def open_device(select: str | int = "auto") -> Device:
                 raise
         listed = ", ".join(d if isinstance(d, str) else f"{d.index}: {d.renderer}" for d in found)
         raise DeviceError(
-            f"there is no EGL device {written(int(select))}; use --device auto, or one of these: {listed}"
+            f"EGL device {written(int(select))} does not exist; use --device auto, or one of these: {listed}"
         )
     if select not in ("auto", "software", "gpu"):
         raise ArgumentError(

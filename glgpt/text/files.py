@@ -158,7 +158,7 @@ def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 
 
     The position is directly before a blank that follows a non-blank: no word of GPT-2 extends over such a position, and
     the text before it does not affect how the text after it is split. Searches backwards for the first character of
-    `blanks`; if there is no such position, for the next character, and so on. Returns 0 if there is none at all. The
+    `blanks`; without such a position, for the next character, and so on. Returns 0 if there is none at all. The
     position is never within a text of `whole` (special tokens).
     """
     special = [token for token in whole if len(token) > 1]

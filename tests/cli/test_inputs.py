@@ -100,6 +100,6 @@ def test_eval_of_what_is_not_a_text_names_the_command(capsys: Capture) -> None:
         (["gpt2"], "text file gpt2 does not exist; the command is glgpt eval FILE --model MODEL"),
         (["gpt2", "--suite"], "text file gpt2 does not exist"),
         (["run@5"], "run has no step 5: its saved step is 4"),
-        (["none@5"], "none@5 is not a step of a run: there is no folder none"),
+        (["none@5"], "none@5 is not a step of a run: the folder none does not exist"),
     ):
         assert message in refused(capsys, "eval", *arguments)

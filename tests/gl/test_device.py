@@ -40,7 +40,7 @@ def test_a_selector_that_is_none_is_refused(select: str) -> None:
 
 
 def test_an_index_beyond_the_devices_is_refused(device: Device) -> None:
-    with pytest.raises(GlgptError, match=r"there is no EGL device 99; use --device auto, or one of these: 0: .+"):
+    with pytest.raises(GlgptError, match=r"EGL device 99 does not exist; use --device auto, or one of these: 0: .+"):
         open_device(99)
     assert device.ctx.error == "GL_NO_ERROR"
 

@@ -60,7 +60,10 @@ def test_a_step_of_what_is_not_a_run_is_named(tmp_path: Path, monkeypatch: pytes
     """Regression: the error was that of an invalid name of the Hub."""
     monkeypatch.chdir(tmp_path)
     Path("notes").mkdir()
-    for name, why in (("runs/none@4", "there is no folder runs/none"), ("notes@4", "folder notes has no config.json")):
+    for name, why in (
+        ("runs/none@4", "the folder runs/none does not exist"),
+        ("notes@4", "folder notes has no config.json"),
+    ):
         with pytest.raises(GlgptError, match=f"{name} is not a step of a run: .*{why}; give RUN@STEP"):
             Checkpoint.open(name)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from glgpt.cli.argument_parser import Subparsers, add_command
 from glgpt.cli.option_types import count
 
-SHARED = """Anyone on this network can open this address: there is no password, and http is not encrypted.
+SHARED = """Anyone on this network can open this address, without a password and through unencrypted http.
 Each browser runs the model itself; what is typed into it stays in that browser. Ctrl-C stops the server."""
 
 
