@@ -4,7 +4,7 @@ import { beforeEach, expect, it, vi } from "vitest";
 import { signal } from "@preact/signals";
 import type { Glgpt } from "../src/api";
 import { generation } from "../src/app/stores/generation";
-import { interventions } from "../src/app/stores/interventions";
+import { INTERVENTION_PARAMS, interventions } from "../src/app/stores/interventions";
 import { models } from "../src/app/stores/model";
 import { settings } from "../src/app/stores/settings";
 import { MODEL, writing, type Options } from "./fake-model";
@@ -129,4 +129,39 @@ it("allows further changes after one that failed, and its message can be dismiss
   await interventions.set([FIRST], false);
   await failed;
   expect(applied.parts).toEqual([FIRST]);
+});
+
+it.each([
+  ["foo", "foo is not a part"],
+  ["h.7.mlp*2", "h.7.mlp is not a part"],
+  ["h.0.attn~love~hate~4", "h.0.attn is not a block"],
+  ["h.0.mlp@3@To", "h.0.mlp is not a part"],
+  ["h.0.attn:last", "last is not an attention pattern"],
+])("refuses the changes of a link before a text is written if the model cannot make one: %s", async (word, message) => {
+  const kinds = { pattern: "pattern", z: "heads", out: "rows" };
+  const activations = Object.entries(kinds).map(([part, kind]) => [`h.0.attn.${part}`, { kind, heads: 2, width: 4 }]);
+  const family = {
+    blocks: ["h.{}."],
+    stream: ["embed", "h.{}.post"],
+    adds: [{ part: "attn", out: "attn.out" }],
+    stages: [],
+    names: [],
+  };
+  const manifest = { activations: new Map(activations as []), family, patterns: ["first"] };
+  Object.assign(models.engine.model, { manifest });
+  const open = (link: string) => {
+    INTERVENTION_PARAMS.forEach((each) => each.read(new URLSearchParams(link)));
+    interventions.fit();
+  };
+  open("interventions=h.0.attn.1,h.0.attn:first");
+  expect([interventions.parts.value.length, interventions.status.value]).toEqual([2, ""]);
+  await interventions.set(interventions.parts.value, false);
+  open(`interventions=h.0.attn.1,${word}`);
+  expect(interventions.parts.value).toEqual([]);
+  expect(interventions.status.value).toContain(message);
+  const begun = interventions.begin(); // also undoes the changes of the first link
+  await running();
+  expect([applied.parts, interventions.status.value]).toEqual([[], expect.stringContaining(message)]);
+  await generation.stop();
+  await begun;
 });

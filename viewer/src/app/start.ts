@@ -65,6 +65,7 @@ function opening(manifest: Manifest): ViewName {
 function fit(): void {
   for (const { fit } of VIEWS) fit?.();
   settings.fit();
+  interventions.fit();
 }
 
 /** Shows the model that replaced the previous one. */

@@ -1,7 +1,7 @@
 // Interventions on the model, the unchanged model's text, and the effect of the interventions on that text.
 
 import { batch, computed, signal } from "@preact/signals";
-import { parseIntervention } from "../../runtime/engine/interventions";
+import { checkIntervention, parseIntervention } from "../../runtime/engine/interventions";
 import { reason } from "../../runtime/gl/errors";
 import { generation, type Tok } from "./generation";
 import { param } from "./link";
@@ -63,10 +63,23 @@ class InterventionStore {
     if (again) await generation.again();
   }
 
+  /** Drops the interventions of a link if the model does not have the part that one of them changes. */
+  fit(): void {
+    const { manifest } = engine().model;
+    this.problem.value = "";
+    try {
+      for (const part of this.parts.value) checkIntervention(manifest, parseIntervention(part));
+    } catch (error) {
+      [this.parts.value, this.problem.value] = [[], reason(error)];
+    }
+  }
+
   /** Generates the text of the link. If the link has interventions, first generates the unchanged model's text. */
   async begin(): Promise<void> {
-    const requested = this.parts.value;
+    const { parts, problem } = this;
+    const [requested, refused] = [parts.value, problem.value];
     if (this.applied.value || this.busy.value) await this.set([], false); // also undoes a change in progress
+    problem.value = refused;
     const { value: first } = this.parts;
     if (!generation.keepRecorded()) await generation.write();
     // skipped if the visitor changed the model or opened another link while the text was written

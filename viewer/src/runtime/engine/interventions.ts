@@ -180,6 +180,13 @@ export function resolve(
   return [{ ...headOf(manifest, part, "heads"), gain: factor, shift: null }];
 }
 
+/** Throws PageError if the model does not have the part or the attention pattern of an intervention. */
+export function checkIntervention(manifest: Manifest, change: Intervention): void {
+  if (change.patch) patched(manifest, change.part);
+  else if (change.steering) streamBehind(manifest, change.part);
+  else resolve(manifest, change);
+}
+
 function looking(manifest: Manifest, part: string, pattern: string): ResolvedIntervention {
   const { patterns = [] } = manifest;
   if (!patterns.includes(pattern)) {
