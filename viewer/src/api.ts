@@ -252,7 +252,8 @@ export class Glgpt {
    */
   async warmUp(): Promise<void> {
     await this.usable();
-    await this.warming.now();
+    const { signal } = this.ending; // the queue has no part of this work, so `dispose` does not wait for it
+    await unlessAborted(this.warming.now(), signal, () => Promise.reject(signal.reason as Error));
   }
 
   /** Runs `work` after all earlier calls, and restarts `work` if the WebGL context is lost while it runs. */

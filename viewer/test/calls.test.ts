@@ -19,6 +19,7 @@ vi.mock("../src/runtime/engine/model", () => ({ Model: { load: () => Promise.res
 vi.mock("../src/warm-up", () => ({
   WarmUp: class {
     atRest = () => Promise.resolve();
+    now = () => new Promise(() => {}); // compiles shaders, which fails once the context is released
   },
 }));
 
@@ -131,6 +132,13 @@ it("ends a queued text and a queued answer when it is disposed of", async () => 
     [[], "aborted"],
   ]);
   await disposed;
+});
+
+it("ends warmUp with the object", async () => {
+  const warmed = expect(glgpt.warmUp()).rejects.toThrow(/was disposed of/);
+  await new Promise((resolve) => setTimeout(resolve));
+  await glgpt.dispose();
+  await warmed;
 });
 
 it("refuses later calls of a session, and cuts no answer short, when it is disposed of", async () => {
