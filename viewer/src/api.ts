@@ -259,8 +259,9 @@ export class Glgpt {
   /** Runs `work` after all earlier calls, and restarts `work` if the WebGL context is lost while it runs. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.usable();
-    return this.queue.run(() =>
-      this.lent(async () => {
+    return this.queue.run(() => {
+      if (this.disposed) throw disposedOf(); // `dispose` may already release the model in training
+      return this.lent(async () => {
         for (;;) {
           if (this.model.stale) await this.model.recover();
           this.model.follow();
@@ -271,8 +272,8 @@ export class Glgpt {
             if (!this.model.stale) throw error;
           }
         }
-      }),
-    );
+      });
+    });
   }
 
   /** Runs `work` with the model in use. A model in training is used between two steps, with its current parameters. */

@@ -134,6 +134,18 @@ it("ends a queued text and a queued answer when it is disposed of", async () => 
   await disposed;
 });
 
+it("begins no other call that is queued when it is disposed of", async () => {
+  const used = glgpt.use("mine");
+  await vi.waitFor(() => expect(trained).toHaveBeenCalled());
+  const work = vi.fn(() => Promise.resolve());
+  const refused = expect(glgpt.borrow(work)).rejects.toThrow(/was disposed of/);
+  await new Promise((resolve) => setTimeout(resolve));
+  const disposed = glgpt.dispose();
+  prepared();
+  await Promise.all([used, disposed, refused]);
+  expect(work).not.toHaveBeenCalled();
+});
+
 it("ends warmUp with the object", async () => {
   const warmed = expect(glgpt.warmUp()).rejects.toThrow(/was disposed of/);
   await new Promise((resolve) => setTimeout(resolve));
