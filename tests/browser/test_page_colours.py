@@ -18,8 +18,9 @@ MIN_CONTRAST = 4.5  # minimum contrast of text with its background, except in di
 VIEWS = ("text", "attention", "blocks", "textures", "passes", "train", "device")
 
 # Returns [contrast, text, element] for text nodes and values of fields. A canvas blends all backgrounds at the middle
-# of a text, since a canvas parses every notation of a colour. Relative luminance is WCAG's, for sRGB.
-CONTRASTS = """() => {
+# of a text, since a canvas parses every notation of a colour. Of a gradient, it blends all colours, as if the text were
+# over the deepest of them. Relative luminance is WCAG's, for sRGB.
+CONTRASTS = r"""() => {
   const flat = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
   const luminance = () => {
     const [r, g, b] = Array.from(flat.getImageData(0, 0, 1, 1).data, (x) => x / 255)
@@ -45,7 +46,11 @@ CONTRASTS = """() => {
     const layers = (under.includes(element) ? under : ancestors(element)).reverse();
     lay(getComputedStyle(document.documentElement).colorScheme.includes('dark')
       && matchMedia('(prefers-color-scheme: dark)').matches ? 'black' : 'white');
-    for (const layer of layers) lay(getComputedStyle(layer).backgroundColor, opacity(layer));
+    for (const layer of layers) {
+      const {backgroundColor, backgroundImage} = getComputedStyle(layer);
+      const gradient = backgroundImage.match(/(?<!gradient)\b(rgba?|color|oklab)\([^()]*\)/g) ?? [];
+      for (const color of [backgroundColor, ...gradient]) lay(color, opacity(layer));
+    }
     const below = luminance();
     lay(style.color, opacity(element));
     const [low, high] = [below, luminance()].sort((a, b) => a - b);
@@ -79,14 +84,19 @@ def open_view(page: Any, view: str) -> None:
         page.wait_for_function(f"Boolean({waits[view]})")
 
 
-def too_faint(page: Any) -> list[Any]:
-    """Returns texts with too little contrast in the light scheme, then in the dark one, which stays active."""
+def too_faint(page: Any, *includes: str, before: Callable[[], None] = lambda: None) -> list[Any]:
+    """Returns texts with too little contrast in the light scheme, then in the dark one, which stays active.
+
+    Fails unless the texts `includes` are measured. Calls `before` in each scheme before it measures.
+    """
     faint = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
+        before()
         found = page.evaluate(CONTRASTS)
         assert len(found) > 10
+        assert set(includes) <= {text for _, text, _ in found}
         faint += [(scheme, *entry) for entry in found if entry[0] < MIN_CONTRAST]
     return faint
 
@@ -101,7 +111,8 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse) -> Non
     faint = {}
     for view in VIEWS:
         open_view(page, view)
-        faint[view] = too_faint(page)
+        legend = ("surprise", "0", "8+", "bits, on average") if view == "text" else ()
+        faint[view] = too_faint(page, *legend)
         if view == "train":  # checks again with everything that a training run shows
             page.get_by_role("button", name="One step").click()
             page.wait_for_function("glgpt.training.session?.step === 1 && !document.querySelector('.machine-busy')")
@@ -123,6 +134,32 @@ def test_every_text_can_be_read(site: Path, serve: Serve, browse: Browse) -> Non
             page.wait_for_function("/PASS/.test(document.querySelector('.device-verdict').textContent)")
             faint["compared"] = too_faint(page)
     assert not any(faint.values()), faint
+
+
+def test_the_status_in_the_header_can_be_read(site: Path, serve: Serve, browse: Browse) -> None:
+    page = browse("about:blank#")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/weights-*", hold)
+    page.goto(serve(site) + "#tokens=1&view=text")
+    page.locator("header progress").wait_for()
+    page.get_by_text("the text below is a recording").wait_for()
+    assert too_faint(page, "Fetching the model", "· the text below is a recording") == []
+    for route in held:
+        route.continue_()
+    page.unroute("**/weights-*")
+    page.evaluate("glgpt.ready")
+    open_view(page, "device")
+    page.evaluate("navigator.clipboard.writeText = () => Promise.resolve()")
+
+    def copy() -> None:
+        page.get_by_role("button", name="Copy link").click()
+        page.locator("header").get_by_text("Copied").wait_for()
+
+    assert too_faint(page, "Copied", before=copy) == []
 
 
 def brightness(page: Any, selector: str) -> float:
