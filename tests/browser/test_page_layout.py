@@ -76,6 +76,18 @@ def test_the_bar_of_changes_moves_nothing(site: Path, serve: Serve, browse: Brow
     assert bar.bounding_box() == first
 
 
+def test_the_bar_of_changes_stays_low_in_a_low_window(site: Path, serve: Serve, browse: Browse) -> None:
+    """Fails if the bar covers the view in a low window, such as one at a zoom of 200%."""
+    changes = "interventions=h.0.mlp,h.1.mlp,h.2.mlp*2,h.3.attn"
+    page = browse(serve(site) + f"#view=blocks&tokens=2&{changes}", viewport={"width": 640, "height": 400})
+    page.evaluate("glgpt.ready")
+    bar = page.locator("[data-interventions]")
+    bar.get_by_role("button", name="Compare the texts").wait_for()
+    assert bar.bounding_box()["height"] <= 0.15 * 400
+    bar.get_by_role("button", name="Compare the texts").click()  # after scrolling in the bar
+    page.locator("[data-part=compared]").wait_for()
+
+
 def test_a_finger_hits_every_control(site: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(site) + "#view=text", **PHONE)
     page.evaluate("glgpt.ready")
