@@ -124,6 +124,34 @@ def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
     assert not page.evaluate("glgpt.borrow(async (model) => model.cache.hasQueries(1))")
 
 
+def test_the_rows_of_memory_sum_to_the_total(page: Any) -> None:
+    """Fails if a kind of textures is missing in the list, or is counted twice."""
+    kinds = "Object.entries(glgpt.info().textureBytes).filter(([, bytes]) => bytes).map(([kind]) => kind)"
+
+    def rows() -> tuple[float, dict[str, str]]:
+        go(page, "Device")
+        panel = page.locator(".ui-panel").filter(has=page.get_by_role("heading", name="Memory"))
+        total = float(panel.get_by_text("of textures").inner_text().split()[0])
+        titles, values = (panel.locator(tag).all_inner_texts() for tag in ("th", "td"))
+        return total, dict(zip(titles, values, strict=True))
+
+    def mib(value: str) -> float:
+        return float(value.removesuffix(" of these").removesuffix(" MiB").rpartition(" ")[2])
+
+    own = ("Weights", "Caches", "Scratch")
+    page.evaluate("glgpt.continuations({prompt: 'To be', tokens: 2})")
+    page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2, constraint: {regex: '[a-z ]+'}})")
+    page.evaluate("glgpt.activation('h.0.attn.out', [1, 2, 3])")
+    page.evaluate("glgpt.intervene(['h.0.mlp'])")
+    assert {"capture", "several", "masked", "interventions"} <= set(page.evaluate(kinds))
+    total, found = rows()
+    further = [name for name, value in found.items() if name.startswith("For ") and value.endswith("of these")]
+    further = [name for name in further if name != "For Attention and Passes"]  # a part of the caches
+    assert len(further) == 4
+    assert total == pytest.approx(sum(mib(found[name]) for name in (*own, *further)), abs=0.41)
+    page.evaluate("glgpt.intervene([])")
+
+
 def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any, desktop: LanguageModel) -> None:
     ids = page.evaluate("glgpt.encode('To be')")
     ids += list(desktop.generate_ids(ids, 30, temperature=0))
