@@ -94,7 +94,7 @@ def check_earlier_answers(page: Any) -> None:
     assert messages(page) == shown
     page.reload()
     page.evaluate("glgpt.ready")
-    page.get_by_role("button", name="hi <|end|> *you*", exact=True).click()
+    page.get_by_role("button", name="other", exact=True).click()
     page.locator("[data-part=message]", has_text="and more of it").wait_for()
     assert messages(page) == shown
     inspect_earlier(page)  # now the tokens come from the stored text
@@ -216,7 +216,7 @@ def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: 
     page.get_by_role("button", name="New chat").press("Enter")
     page.get_by_role("heading", name="Chat with").wait_for()
     assert page.evaluate("document.activeElement.ariaLabel") == "Message"
-    page.get_by_role("button", name="hello", exact=True).press("Enter")
+    page.get_by_role("button", name="other", exact=True).press("Enter")
     assert messages(page)[0] == "other"
 
 

@@ -222,6 +222,16 @@ it("keeps a conversation that this tab has stored again when an edit is cancelle
   expect(shown()).toEqual(["a0", "a1"]);
 });
 
+it("takes a conversation's title from its first message after an edit", async () => {
+  await select(conversation("a", "0", "1", "2", "3"));
+  const { title } = chat.current.value;
+  void chat.edit(2, "later");
+  await vi.waitFor(() => expect(generation.running.value).toBe(true));
+  expect(chat.current.value.title).toBe(title);
+  void chat.edit(0, "first line\nsecond line");
+  await vi.waitFor(() => expect(chat.current.value.title).toBe("first line"));
+});
+
 it("ends the edit of a message that is removed", async () => {
   await select(conversation("a", "0", "1", "2", "3"));
   chat.editing.value = { at: 2, text: "edited" };

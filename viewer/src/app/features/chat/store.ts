@@ -116,9 +116,10 @@ class ChatStore {
   async edit(index: number, text: string): Promise<void> {
     await this.stop();
     this.editing.value = this.missed = null;
-    const { messages } = this.current.value;
+    const before = this.current.value.messages.slice(0, index);
     this.forget(index);
-    this.change({ messages: [...messages.slice(0, index), { role: "user", content: text }], dropped: 0 });
+    this.change({ messages: [...before, { role: "user", content: text }], dropped: 0 });
+    if (!before.some(({ role }) => role === "user")) this.change({ title: titleOf(text) });
     await this.reply();
   }
 
