@@ -18,6 +18,18 @@ from glgpt.system.files import data_path
 pytestmark = pytest.mark.slow
 ANSWER = 6  # tokens of an answer
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+# Presses the Stop button of the next answer as soon as it is shown.
+PRESS_STOP = """() => {
+  globalThis.stopped = false;
+  new MutationObserver((_, watch) => {
+    const button = [...document.querySelectorAll('form button')].find((e) => e.textContent.includes('Stop'));
+    if (!button) return;
+    watch.disconnect();
+    button.focus();
+    button.click();
+    globalThis.stopped = true;
+  }).observe(document.body, {subtree: true, childList: true, characterData: true});
+}"""
 Deep = Callable[[str], tuple[Path, Path]]
 
 
@@ -218,6 +230,13 @@ def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: 
     assert page.evaluate("document.activeElement.ariaLabel") == "Message"
     page.get_by_role("button", name="other", exact=True).press("Enter")
     assert messages(page)[0] == "other"
+    page.evaluate(PRESS_STOP)
+    field.focus()
+    page.keyboard.type("again")
+    page.keyboard.press("Enter")
+    page.wait_for_function("stopped")
+    page.get_by_text("Enter sends").wait_for()
+    assert page.evaluate("document.activeElement.ariaLabel") == "Message"
 
 
 def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:

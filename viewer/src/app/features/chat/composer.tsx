@@ -68,6 +68,10 @@ export function Composer() {
   const { tokens, limit } = chat.context.value;
   const notice = chat.status.value || chat.warning.value;
   const send = () => void chat.send(chat.draft.value);
+  const stop = () => {
+    void chat.stop();
+    focusMessage(); // the button becomes that of Send, which is disabled and would lose the focus
+  };
   return (
     <form
       class={style.composer}
@@ -90,7 +94,7 @@ export function Composer() {
           self={message}
         />
         {answering ? (
-          <button type="button" class={ui.primary} onClick={() => void chat.stop()}>
+          <button type="button" class={ui.primary} onClick={stop}>
             <Icon of={Square} /> Stop
           </button>
         ) : (
