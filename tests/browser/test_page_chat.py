@@ -264,6 +264,14 @@ def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse
     assert messages(page) == before
 
 
+def test_an_empty_chat_fills_the_window(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
+    page = browse(serve(deep("llama")[1]) + f"#answer={ANSWER}", viewport={"width": 390, "height": 844})
+    page.evaluate("glgpt.ready")
+    page.get_by_role("heading", name="Chat with").wait_for()
+    page.evaluate("document.querySelector('header').style.paddingBottom = '80px'")  # as with a model switch
+    assert page.evaluate("document.documentElement.scrollHeight") == 844
+
+
 def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
     """Fails if a session forgets messages, a clone shares its messages, or a destroyed session still answers."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1")
