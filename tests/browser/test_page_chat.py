@@ -272,6 +272,26 @@ def test_an_empty_chat_fills_the_window(deep: Deep, serve: Callable[..., str], b
     assert page.evaluate("document.documentElement.scrollHeight") == 844
 
 
+def test_a_formatted_answer_on_a_phone(
+    deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Fails if a table loses its alignment or cannot be scrolled with keys, or a task has a bullet too."""
+    page = browse(serve(deep("llama")[1]) + "#tokens=1", viewport={"width": 390, "height": 844})
+    page.evaluate("glgpt.ready")
+    table = "| name | `a_long_name_that_a_phone_cannot_show_without_scrolling` | default |\n| --- | --: | :-: |\n| a | 1 | none |"
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": f"- [x] done\n\n{table}"}]
+    file = tmp_path / "saved.json"
+    file.write_text(json.dumps({"version": VERSION, "model": "m", "messages": turns}))
+    page.get_by_label("Saved conversations").set_input_files(file)
+    page.locator("td", has_text="none").wait_for()
+    aligned = "[...document.querySelectorAll('td')].map((e) => getComputedStyle(e).textAlign)"
+    assert page.evaluate(aligned) == ["left", "right", "center"]
+    assert page.evaluate("getComputedStyle(document.querySelector('li li')).listStyleType") == "none"
+    page.locator("table").locator("..").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('table').parentElement.scrollLeft > 0")
+
+
 def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
     """Fails if a session forgets messages, a clone shares its messages, or a destroyed session still answers."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1")

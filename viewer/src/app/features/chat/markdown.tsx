@@ -59,12 +59,14 @@ function List({ ordered, start, items }: Tokens.List) {
 
 function Table({ header, rows }: Tokens.Table) {
   return (
-    <div class={style.table}>
+    <div class={style.table} tabIndex={0}>
       <table>
         <thead>
           <tr>
             {header.map((cell, i) => (
-              <th key={i}>{inline(cell.tokens)}</th>
+              <th key={i} style={{ textAlign: cell.align }}>
+                {inline(cell.tokens)}
+              </th>
             ))}
           </tr>
         </thead>
@@ -72,7 +74,9 @@ function Table({ header, rows }: Tokens.Table) {
           {rows.map((row, i) => (
             <tr key={i}>
               {row.map((cell, j) => (
-                <td key={j}>{inline(cell.tokens)}</td>
+                <td key={j} style={{ textAlign: cell.align }}>
+                  {inline(cell.tokens)}
+                </td>
               ))}
             </tr>
           ))}
