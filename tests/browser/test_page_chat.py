@@ -275,11 +275,12 @@ def test_an_empty_chat_fills_the_window(deep: Deep, serve: Callable[..., str], b
 def test_a_formatted_answer_on_a_phone(
     deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Fails if a table loses its alignment or cannot be scrolled with keys, or a task has a bullet too."""
+    """Fails if a table ignores its alignment, keys cannot scroll it, or the field covers the list of conversations."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1", viewport={"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
-    table = "| name | `a_long_name_that_a_phone_cannot_show_without_scrolling` | default |\n| --- | --: | :-: |\n| a | 1 | none |"
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": f"- [x] done\n\n{table}"}]
+    table = "| name | `a_long_name_that_a_phone_cannot_show_without_scrolling` | default |\n| --- | --: | :-: |\n"
+    answer = f"- [x] done\n\n{table}| a | 1 | none |"
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]
     file = tmp_path / "saved.json"
     file.write_text(json.dumps({"version": VERSION, "model": "m", "messages": turns}))
     page.get_by_label("Saved conversations").set_input_files(file)
@@ -290,6 +291,16 @@ def test_a_formatted_answer_on_a_phone(
     page.locator("table").locator("..").focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_function("document.querySelector('table').parentElement.scrollLeft > 0")
+    page.evaluate("document.querySelector('ol').style.minHeight = '2000px'")
+    field = page.get_by_role("textbox", name="Message")
+    system = page.get_by_role("textbox", name="System prompt")
+    for name, shown in {"Conversations": page.get_by_text("Stored in this browser"), "Settings": system}.items():
+        summary = page.locator("summary", has_text=name)
+        summary.scroll_into_view_if_needed()
+        summary.click()
+        page.wait_for_timeout(100)
+        top, box = summary.bounding_box()["y"], shown.bounding_box()
+        assert 0 <= top < box["y"] and box["y"] + box["height"] <= field.bounding_box()["y"]
 
 
 def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 import { Download, FolderOpen, Plus, Trash2 } from "lucide";
 import { useSignal } from "@preact/signals";
+import type { TargetedEvent } from "preact";
 import { useRef } from "preact/hooks";
 import { engine } from "../../stores/model";
 import { settings } from "../../stores/settings";
@@ -16,13 +17,18 @@ import { savedText } from "./saved";
 import { chat } from "./store";
 import style from "./style.module.css";
 
+/** Scrolls to the content of details that were opened on a phone, where the composer would cover the content. */
+function reveal({ currentTarget: details }: TargetedEvent<HTMLDetailsElement>): void {
+  if (details.open && !isWide()) details.scrollIntoView({ block: "nearest" });
+}
+
 export function List() {
   const { all, problem } = chat.conversations;
   const open = useRef(isWide()).current;
   const input = useRef<HTMLInputElement>(null);
   const then = (work: Promise<void>) => void work.then(focusMessage);
   return (
-    <details class={style.list} open={open}>
+    <details class={style.list} open={open} onToggle={reveal}>
       <summary>Conversations</summary>
       <div class={ui.buttons}>
         <button onClick={() => then(chat.begin())}>
@@ -94,7 +100,7 @@ function save(): void {
 export function Settings() {
   const open = useRef(isWide()).current;
   return (
-    <details class={ui.controls} open={open}>
+    <details class={ui.controls} open={open} onToggle={reveal}>
       <summary>Settings</summary>
       <label class={ui.prompt}>
         <span>System prompt</span>
