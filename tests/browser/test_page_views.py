@@ -152,6 +152,13 @@ def test_the_rows_of_memory_sum_to_the_total(page: Any) -> None:
     page.evaluate("glgpt.intervene([])")
 
 
+def test_the_heading_of_attention_fits_its_line_while_a_text_is_written(page: Any) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.evaluate(FOLLOW, "view=attention&prompt=To+be&tokens=200&temperature=0")
+    page.wait_for_function("/when the text is complete/.test(document.querySelector('.attention-takes h2')?.innerText)")
+    assert page.evaluate("((e) => e.scrollWidth <= e.clientWidth)(document.querySelector('.attention-takes h2'))")
+
+
 def test_attention_opens_on_the_sharpest_head_and_keeps_heads_beside(page: Any, desktop: LanguageModel) -> None:
     ids = page.evaluate("glgpt.encode('To be')")
     ids += list(desktop.generate_ids(ids, 30, temperature=0))

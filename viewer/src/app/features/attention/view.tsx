@@ -561,7 +561,9 @@ function Arcs({ row, scores, pointed }: { row: Row | null; scores: boolean; poin
             </small>
           </>
         ) : generation.running.value ? (
-          "What a token attends to (shown when the text is complete)"
+          <>
+            What a token attends to <small>when the text is complete</small>
+          </>
         ) : (
           "What a token attends to"
         )}
