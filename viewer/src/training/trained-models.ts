@@ -2,6 +2,7 @@
 
 import { parseProgram, type Manifest, type Offer } from "../runtime/engine/manifest";
 import type { Beside, Model, Weights } from "../runtime/engine/model";
+import { TEXT_SAMPLING } from "../runtime/generated/sampling";
 import { PageError } from "../runtime/gl/errors";
 import type { Bpe } from "./bpe";
 import { chosenFiles, readModel, type Files, type Loaded } from "./files";
@@ -85,6 +86,8 @@ export class TrainedModels {
       recorded: null,
       split: null,
       chat: null,
+      chat_template: null,
+      sampling: TEXT_SAMPLING,
       head: null,
       config,
     } as const;
