@@ -42,6 +42,12 @@ def text(opened: Any) -> Iterator[Any]:
         yield page
 
 
+def test_a_link_to_a_view_that_the_model_lacks_opens_the_first_that_it_has(text: Any) -> None:
+    text.evaluate(FOLLOW, "view=chat&prompt=To+be&tokens=12")  # the model has no chat template
+    text.get_by_role("region", name="Text").wait_for()
+    assert at(text, "Text") and text.get_by_role("region", name="Chat").count() == 0
+
+
 def test_back_and_forward_go_from_tab_to_tab(trainee: Any) -> None:
     page = trainee
     page.wait_for_function(DONE)

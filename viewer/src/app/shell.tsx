@@ -37,8 +37,7 @@ export function App() {
   const phase = models.phase.value;
   const manifest = generation.manifest.value;
   const has = ({ available }: View) => !available || (manifest !== undefined && available(manifest));
-  const wanted = currentView();
-  const view = phase === "ready" && !has(wanted) ? VIEWS[0]! : wanted;
+  const view = currentView();
   const known = manifest !== undefined || phase !== "loading"; // false: the model's tabs are not known yet
   const tabs = useRef<HTMLElement>(null);
   useEffect(() => {

@@ -61,8 +61,10 @@ function opening(manifest: Manifest): ViewName {
   return VIEWS.find(({ available }) => available?.(manifest) ?? true)!.name;
 }
 
-/** Restricts the settings to what the model has. */
+/** Restricts the view and the settings to what the model has. */
 function fit(): void {
+  const { manifest } = models.engine.model;
+  if (!(currentView().available?.(manifest) ?? true)) route.view.value = opening(manifest);
   for (const { fit } of VIEWS) fit?.();
   settings.fit();
   interventions.fit();
