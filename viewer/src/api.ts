@@ -176,7 +176,7 @@ export class Glgpt {
     if (device?.lost) this.ending.abort(disposedOf()); // a training cannot be saved either
     device?.abandon(disposedOf());
     await this.trains.value?.close();
-    this.ending.abort(disposedOf()); // also ends calls that wait for a lost context
+    this.ending.abort(disposedOf()); // also ends calls that wait until a lost context is restored
     await this.queue.idle;
     const loaded = await this.ready.then(
       () => true,

@@ -38,7 +38,7 @@ test("chunks of a prompt except the last end after the passes that write keys, v
   expect(kv.ids).toHaveLength(9);
 });
 
-test("single tokens of a prompt except the last end there too, and the last pass may be one of them", () => {
+test("single tokens of a prompt except the last end after these passes too, even if one is the last pass", () => {
   const { cache: kv, played } = cache([...PASSES, "keys"]);
   kv.known = [1];
   kv.prefill([1, 2, 3]);

@@ -1,4 +1,4 @@
-// Tests when the page checks the tokens that a constraint forces together. A browser tests the check itself.
+// Tests when the page checks several forced tokens of a constraint at once. A browser tests the check itself.
 
 import { expect, test, vi } from "vitest";
 import { Allowed, Matcher } from "../src/runtime/constraints/grammars";

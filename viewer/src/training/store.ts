@@ -77,7 +77,7 @@ export class Store {
     });
   }
 
-  /** Claims and returns the latest stored run that no other tab has open and for which `suits` returns true. */
+  /** Claims and returns the latest stored run that no other tab has open and that `suits` accepts; null: none. */
   async takeRun<T extends { run: unknown; checkpoint: unknown }>(suits: (run: T["run"]) => boolean): Promise<T | null> {
     const times = (await this.kept<Times>(RUNS)) ?? new Map<string, number>();
     for (const [id] of [...times].sort(([, a], [, b]) => b - a)) {

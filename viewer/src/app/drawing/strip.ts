@@ -158,7 +158,7 @@ export class Strip implements Watcher {
   }
 }
 
-/** Returns the number of columns that gives `values` values about the aspect ratio `aspect`. */
+/** Returns the number of columns in which `values` values have about the aspect ratio `aspect`. */
 export function foldOf(values: number, aspect: number): number {
   return 2 ** Math.max(0, Math.round(Math.log2(Math.sqrt(values * aspect))));
 }

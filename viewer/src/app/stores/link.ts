@@ -61,7 +61,7 @@ export function parseNumber(text: string): number | undefined {
   return text !== "" && Number.isFinite(Number(text)) ? Number(text) : undefined;
 }
 
-/** Returns a function that parses a number and clamps the number to the range from 0 to `most`. */
+/** Returns a function like `parseNumber` that clamps the number to the range from 0 to `most`. */
 export const parseWithin = (most: number) => (text: string) => {
   const value = parseNumber(text);
   return value === undefined ? undefined : Math.min(Math.max(0, value), most);

@@ -35,7 +35,7 @@ export class CallParser {
   private opened = ""; // the tag before the current call: OPEN, or "" if the call began without a tag
   private fresh = true; // true at the beginning and after a call, until content follows; a call then needs no OPEN
   private readonly end = new JsonEnd(); // finds the end of the arguments
-  private brace = false; // true after arguments that arrived in parts, until the next character: the call's brace
+  private brace = false; // true after arguments that arrived in parts, until the call's closing brace
   private parts: (string | CallPart)[] = [];
 
   constructor(

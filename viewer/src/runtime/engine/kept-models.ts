@@ -118,7 +118,10 @@ async function copied(files: readonly File[], name: string, progress: (done: num
   return true;
 }
 
-/** True if a complete copy holds files with the names, sizes, beginnings and ends of these. Weights differ there. */
+/**
+ * True if a complete copy holds files with the names, sizes, beginnings and ends of these. Files of different weights
+ * differ in their beginnings or ends.
+ */
 async function sameFiles(files: readonly File[], kept: readonly File[]): Promise<boolean> {
   if (kept.length !== files.length + 1 || !kept.some(({ name }) => name === DONE)) return false;
   const same = files.map(async (file) => {

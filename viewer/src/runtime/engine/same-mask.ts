@@ -19,7 +19,7 @@ export class SameMask {
   private from = 0; // the first token of the stretch that was chosen ahead
   private issued = 0; // tokens of the stretch that were chosen, on the device or by the page
 
-  /** `sizes`: the sizes of groups; `plainToken` measures for them. */
+  /** `sizes`: chooses the sizes of groups from the times that `plainToken` measures. */
   constructor(
     private readonly model: Model,
     private readonly sizes: GroupSizes,

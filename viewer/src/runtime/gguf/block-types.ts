@@ -226,7 +226,7 @@ const IQ4_XS: TensorType = {
   name: "IQ4_XS",
   block: 256,
   bytes: 136,
-  group: 16, // a scale for 32 values, as two for 16
+  group: 16, // each scale of 32 values is stored for two groups
   minimum: false,
   unpack: (data, from, row, at) => {
     const [whole, upper] = [halfAt(data, from), data.getUint16(from + 2, true)];

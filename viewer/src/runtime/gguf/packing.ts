@@ -243,7 +243,7 @@ class Packer {
     const { texels, top } = out;
     const line = 4 * out.width;
     const mask = 2 ** bits - 1;
-    // In formats without negative levels, those from -8 to 7 are stored as 0 to 15: the minimum is -8 times the scale.
+    // A format without negative levels stores levels from -8 to 7 as 0 to 15; the minimum is then -8 times the scale.
     const shift = minimum && !signed && !type.minimum ? SIGNED : 0;
     const rows = Math.min(count, levels.length - top);
     for (let r = 0; r < rows; r++) {

@@ -61,7 +61,7 @@ export class Device {
   /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
-  /** Rejects waits for a lost context from now on, as after `dispose`. */
+  /** Rejects all waits for the restoration of a lost context, now and later, as after `dispose`. */
   abandon: (error: unknown) => void = () => {};
   private readonly abandoned = new Promise<never>((_, reject) => (this.abandon = reject));
   private probe: TargetProbe | null = null;
@@ -96,12 +96,12 @@ export class Device {
     }
     this.gl = gl;
     this.canvas = canvas;
-    this.abandoned.catch(() => {}); // maybe the context is never lost
+    this.abandoned.catch(() => {}); // not an unhandled rejection if the context is never lost
     let resolve = () => {};
     canvas.addEventListener("webglcontextlost", (event) => {
       event.preventDefault();
       this.restored = Promise.race([new Promise<void>((done) => (resolve = done)), this.abandoned]);
-      this.restored.catch(() => {}); // maybe nothing waits
+      this.restored.catch(() => {}); // not an unhandled rejection if nothing waits
       this.loss.value = true;
     });
     canvas.addEventListener("webglcontextrestored", () => {

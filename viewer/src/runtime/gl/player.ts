@@ -11,7 +11,7 @@ import { compileAll } from "./shaders";
 import { yielder } from "./wait";
 
 const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for draws that read its buffer
-const SENT_TOGETHER = 40; // passes; Chrome checks its fences after each flush, before it executes further passes
+const SENT_TOGETHER = 40; // passes from one flush to the next; after each flush, Chrome first checks its fences
 
 export type Texels = Float32Array | Uint32Array;
 

@@ -127,7 +127,7 @@ class ChatStore {
   cancelEdit(): void {
     const { missed } = this;
     this.editing.value = this.missed = null;
-    // read again, since this tab may have stored the conversation afterwards
+    // read again, since this tab may have stored the conversation after the other tab's change
     if (missed !== null) void this.conversations.read(missed).then((found) => this.follow(missed, found));
   }
 

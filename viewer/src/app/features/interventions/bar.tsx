@@ -73,7 +73,7 @@ function InterventionBar() {
       </span>
       {interventions.problem.value && <Dismiss message={interventions.problem} />}
       {parts.map((part, i) => (
-        // a key with the strength would replace the menu, and lose its focus, whenever it changes the strength
+        // if the key contained the strength, changing the strength would replace the menu, which would lose the focus
         <span key={i} class={style.change}>
           <button class={ui.quiet} title="Undo this change" onClick={() => void interventions.toggle(part)}>
             {scales(part) && parseIntervention(part).factor === 0 && <Icon of={Scissors} />} {named(part)}{" "}

@@ -16,8 +16,8 @@ import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
 /**
- * Returns the name of the activation of a block's hidden MLP layer: the activation that the last of the block's stages
- * with a part in `adds` shows.
+ * Returns the name of the activation of a block's hidden MLP layer. It is shown by the last of the block's stages that
+ * have a part in `adds`.
  */
 function hiddenLayer(block: number): string {
   const { names } = engine().model;
