@@ -147,7 +147,7 @@ def _check_written(checkpoint: Checkpoint, made: Path) -> None:
 
 
 def _check_kept(checkpoint: Checkpoint, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raises FileError for a setting that the model has in `wanted`, and not in `found`, the settings in GGUF."""
+    """Raises FileError if a setting of the model (`wanted`) is missing or different in GGUF (`found`)."""
     for name in (key for key in wanted if not _alike(found.get(key), wanted[key])):
         raise FileError(f"{quoted(checkpoint.path, 300)}: GGUF cannot hold its {name}, {wanted[name]}")
 

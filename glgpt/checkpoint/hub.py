@@ -38,6 +38,7 @@ def download(name: str, file: str = "") -> Path:
     """Downloads those files of a model that the cache lacks; returns the folder of the model's files in the cache.
 
     With `file`, downloads only this GGUF file (and its other parts, if it is split), and returns its path.
+    Raises FileError if the model or the file cannot be downloaded.
     """
     # Imported here because it is slow to import, and a local folder does not need it.
     from huggingface_hub import constants, errors

@@ -235,7 +235,10 @@ def open_model(args: argparse.Namespace) -> Iterator[LanguageModel]:
 
 
 def read_input(name: str) -> str:
-    """Returns the text of a UTF-8 file, or of stdin for `-`, without a byte order mark."""
+    """Returns the text of a UTF-8 file, or of stdin for `-`, without a byte order mark.
+
+    Raises GlgptError if stdin is closed, or if the text is not UTF-8.
+    """
     if name != "-":
         return read_text(Path(name), MAX_TEXT_BYTES).removeprefix(BYTE_ORDER_MARK)
     if sys.stdin is None:
@@ -247,7 +250,10 @@ def read_input(name: str) -> str:
 
 
 def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | None:
-    """Returns the prompt of the arguments, read from stdin for `-`; None if ids are given instead."""
+    """Returns the prompt of the arguments, read from stdin for `-`; None if ids are given instead.
+
+    Raises GlgptError if both are given, and for an empty prompt or one that is not UTF-8.
+    """
     if args.ids is not None:
         if args.prompt is not None:
             raise GlgptError("both a prompt and --ids were given; give one of them")
@@ -261,7 +267,7 @@ def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | N
 
 
 def encode(model: LanguageModel, text: str | None, ids: list[int] | None) -> list[int]:
-    """Returns the token ids of `text`, or `ids` if `text` is None."""
+    """Returns the token ids of `text`, or `ids` if `text` is None. Raises GlgptError for text without a tokenizer."""
     if text is None:
         return ids or []
     if model.tokenizer is None:

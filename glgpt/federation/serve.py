@@ -456,10 +456,10 @@ class Supervisor:
     # -- the session ------------------------------------------------------------------------------------------------
 
     def links(self) -> list[dict[str, str]]:
-        """Returns each gateway's links for desktops, the host's dashboard (private) and browsers, and of its metrics.
+        """Returns each gateway's links: for desktops and browsers, to the host's dashboard (private) and the metrics.
 
-        Without an exported page, there is no link for browsers. Also replaces each gateway's token for this machine's
-        commands.
+        There is no link for browsers without an exported page, and none to metrics that are off. Also replaces each
+        gateway's token for this machine's commands.
         """
         path = self.files.folder / HOSTS
         before = read_json(path).get("gateways", []) if path.exists() else []

@@ -184,7 +184,7 @@ def _iq4_xs(data: Bytes) -> Parts:
     upper = np.ascontiguousarray(data[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     scale = _half(data, 0).astype(np.float32) * ((low | upper << 4).astype(np.int8) - np.int8(32))
     levels = _IQ4[_nibbles(data[:, 8:].reshape(-1, 16))].reshape(-1, 256)
-    return scale.repeat(2, axis=1), None, levels  # a scale for 32 values, as two for 16
+    return scale.repeat(2, axis=1), None, levels  # each scale of 32 values is returned for two groups
 
 
 F32, F16, BF16 = TensorType("F32", 1, 4, "<f4"), TensorType("F16", 1, 2, "<f2"), TensorType("BF16", 1, 2, "<u2")

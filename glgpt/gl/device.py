@@ -179,7 +179,8 @@ class Device:
     def texture(self, name: str, width: int, height: int, layers: int, kind: str) -> moderngl.TextureArray:
         """Creates a 2D-array texture that is sampled with NEAREST and CLAMP_TO_EDGE.
 
-        `kind` is float (RGBA32F), half (RGBA16F) or uint (RGBA32UI).
+        `kind` is float (RGBA32F), half (RGBA16F) or uint (RGBA32UI). Raises TextureError if the driver refuses the
+        texture.
         """
         dtype = {"float": "f4", "half": "f2", "uint": "u4"}[kind]
         try:
@@ -200,7 +201,10 @@ class Device:
         return texture
 
     def framebuffer(self, attachments: list[tuple[moderngl.TextureArray, int]]) -> moderngl.Framebuffer:
-        """Creates a framebuffer whose colour attachments are single layers of 2D arrays."""
+        """Creates a framebuffer whose colour attachments are single layers of 2D arrays.
+
+        Raises DeviceError if the driver cannot render to it.
+        """
         uint, enum, glint, glsizei = ctypes.c_uint, ctypes.c_uint, ctypes.c_int, ctypes.c_int
         name = uint()
         self.gl("glGenFramebuffers", None, glsizei, ctypes.POINTER(uint))(1, ctypes.byref(name))

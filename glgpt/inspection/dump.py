@@ -26,7 +26,10 @@ TOP, PAGE = 8, 48  # maximum likeliest tokens per position, and maximum position
 
 
 def parse_range(text: str | None, count: int, what: str) -> list[int]:
-    """Returns the sorted numbers in a list such as `0,3-5`, each below `count`; for None, all numbers below `count`."""
+    """Returns the sorted numbers in a list such as `0,3-5`, each below `count`; for None, all numbers below `count`.
+
+    Raises GlgptError for other text, and for a number that is not below `count`; the message calls the numbers `what`.
+    """
     if text is None:
         return list(range(count))
     chosen: set[int] = set()

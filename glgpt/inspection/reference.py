@@ -137,7 +137,10 @@ def _case(where: str, group: dict[str, np.ndarray]) -> Case:
 
 
 def run_transformers(model: str | Path | None, prompts: Sequence[list[int]]) -> list[Case]:
-    """Runs a checkpoint in transformers (CPU, float64, eager attention) and returns cases with every activation."""
+    """Runs a checkpoint in transformers (CPU, float64, eager attention) and returns cases with every activation.
+
+    Raises GlgptError if transformers is not installed or cannot run the checkpoint.
+    """
     try:
         import transformers
     except ImportError as error:

@@ -169,7 +169,7 @@ class Layout:
             texels = np.zeros((last - first, step, self.texture_width, 4), np.uint32)
             if whole > first:
                 texels[: whole - first] = self._groups(matrix, strip, first, whole, fmt.group)
-            if whole < last and rows > whole * fmt.group:  # fewer rows than a group
+            if whole < last and rows > whole * fmt.group:  # the tile's last group has fewer rows
                 part = self._groups(matrix, strip, whole, whole + 1, rows - whole * fmt.group)
                 texels[whole - first, : part.shape[1]] = part[0]
         return texels.reshape(-1, self.texture_width, 4)[y - first * step : end - first * step]

@@ -199,7 +199,10 @@ class RayEngine(EngineBase):
         return session, self.part
 
     async def step(self, request: StepRequest) -> bytes:
-        """Runs a step's rows through all stages. Returns the answer as a message."""
+        """Runs a step's rows through all stages. Returns the answer as a message.
+
+        Raises LapsedError if the session lacks rows before the step's.
+        """
         if request.repeated:
             return request.session.reply
         session, step, x = request.session, request.step, request.x

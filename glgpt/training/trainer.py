@@ -358,7 +358,8 @@ class Trainer:
         """Yields up to `tokens` ids after `ids`, with the current parameters.
 
         When the text outgrows the context, the model continues from the later part of the text. `sampling` are fields
-        of `SamplingOptions`, by default a `temperature` of 0.8 and the `seed` 0.
+        of `SamplingOptions`, by default a `temperature` of 0.8 and the `seed` 0. Raises GlgptError if `ids` are empty,
+        longer than the context or not in the vocabulary.
         """
         ids, tokens, c = token_ids(ids), integer("tokens", tokens), self.config
         if not 0 < len(ids) <= c.context or min(ids) < 0 or max(ids) >= c.vocab_size:
@@ -432,7 +433,10 @@ class Trainer:
         return {name + suffix: self.textures.read(name, "", suffix) for name in names for suffix in STATES[1:]}
 
     def gradients(self) -> Arrays:
-        """Returns the gradients of the last step's mean loss, before clipping, named and shaped as the parameters."""
+        """Returns the gradients of the last step's mean loss, before clipping, named and shaped as the parameters.
+
+        Raises GlgptError if the shaders were compiled again after the last step.
+        """
         self._settle()
         if self._gradients is None:
             raise GlgptError(

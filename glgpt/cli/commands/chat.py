@@ -98,7 +98,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cache_file(args: argparse.Namespace) -> Path | None:
-    """Returns the path of --cache. Raises GlgptError, before the model loads, if the cache cannot be saved there."""
+    """Returns the path of --cache; None without it.
+
+    Raises GlgptError, before the model loads, if the cache cannot be saved there.
+    """
     path = None if args.cache is None else Path(args.cache).expanduser()
     if path and (args.split or args.plan):
         raise GlgptError("--cache cannot be combined with --split or --plan: the servers hold the caches; leave it out")

@@ -263,7 +263,10 @@ class Members(Mapping[int, Member]):
             self._write_members()
 
     def _write_members(self) -> None:
-        """Rewrites members.jsonl with one line per member. Removed members come first: a number's last line counts."""
+        """Rewrites members.jsonl with one line per member.
+
+        Removed members come first, since the last line of a number counts.
+        """
         removed = [line for line in json_lines(self.files.site_folder / MEMBERS) if line["aside"] == REMOVED]
         lines = {line["key"]: line for line in removed} | {m.key: m.kept() for m in self.values()}
         write_synced(

@@ -66,7 +66,7 @@ class Constraint:
 
     @classmethod
     def choice(cls, choices: Sequence[str]) -> Constraint:
-        """Constrains text to one of `choices`."""
+        """Constrains text to one of `choices`. Raises ConstraintError if it is not a list of non-empty strings."""
         given = list(choices) if isinstance(choices, Sequence) and not isinstance(choices, str) else []
         if not given or not all(isinstance(text, str) and text for text in given):
             raise ConstraintError(f"the choices are {written(choices)}; they must be a list of non-empty strings")
