@@ -400,7 +400,7 @@ def test_the_cut_moves_while_a_text_is_written(
     assert generated(page, 30) == text
     for here in (3, 0, 5):
         slider.fill(str(here))
-        page.get_by_label("Guess ahead").select_option("never")  # the times and bytes are those of steps of one token
+        page.get_by_label("Guess ahead").select_option("never")  # the table below counts steps of one token
         assert generated(page, 30) == text, here
         assert page.locator(".split-side.split-there").get_attribute("data-blocks") == ",".join(
             [*map(str, range(here, 6)), "head"]

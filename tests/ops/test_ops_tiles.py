@@ -86,7 +86,10 @@ def test_a_residual_of_another_shape_is_refused(rows: int, cols: int, splits: op
 
 
 def test_products_that_leave_threads_idle_split_k() -> None:
-    """Fails if K is not split when there are too few bins or fragments, or if slices are too short or do not fit."""
+    """Fails if K is not split for a product that leaves a device idle, or if slices are too short or too large.
+
+    Software OpenGL is idle with too few bins of 64 x 64 pixels, a GPU with too few fragments.
+    """
     rec, software, gpu = Recorder(), ops.SOFTWARE_SPLITS, ops.GPU_SPLITS
     assert software.of(rec, 64, 192, 192) == 2  # attn.c_proj of 124M, 512 tokens, kernel 8x4
     assert software.of(rec, 16, 768, 96) == 4  # mlp.c_proj of 124M, 64 tokens, kernel 4x8

@@ -1,4 +1,4 @@
-"""Tests that the kernel and the fetch are chosen by a probe, which runs once per driver, or as requested."""
+"""Tests that kernel and fetch are the requested ones, or are chosen by a probe, which runs once per driver."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_probe_measures_everything_once(device: Device, cache: Path, monkeyp
 
 
 def test_blending_is_drawn_until_it_works_once(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if each start draws the test of blending, a failure is stored, or a damaged file causes an error."""
+    """Fails if the test of blending is repeated after a success, a failure is stored, or a damaged file is used."""
     drawn: list[bool] = []
 
     def drawing(result: bool) -> Callable[..., bool]:
@@ -181,7 +181,7 @@ def test_panels_are_taken_where_they_pay(
     texels: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fails if panels are chosen for a gain of 10%, or for a gain that another fetch also brings."""
+    """Fails if panels are chosen for a gain of 10%, or if strided columns with the other fetch are faster still."""
     found = dict.fromkeys(NAMES + CONTIGUOUS_NAMES, 1.0)
     for name, times in (("strided", strided), ("contiguous", contiguous)):
         found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}

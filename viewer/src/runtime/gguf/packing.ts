@@ -48,13 +48,13 @@ export interface Origin {
   /** True if the texture's rows are the file's columns. */
   transposed: boolean;
   /**
-   * Sizes of four axes into which the file's rows (or a vector's columns) divide. In the checkpoint, the two middle
-   * axes are exchanged. null: the file has the order of the checkpoint.
+   * Sizes of four axes into which the rows of a GGUF file's matrix (or the columns of a vector) divide. Exchanging the
+   * two middle axes gives the order of the Hugging Face checkpoint. null: the file has this order.
    */
   exchanged: readonly [number, number, number, number] | null;
   /**
    * [Axis of the texture (0: rows), number of heads, width of a head without padding, width with padding, number of
-   * kinds of heads]. In the file, heads of different kinds (such as queries and keys) alternate.
+   * kinds of heads]. In the Hugging Face checkpoint, heads of different kinds (such as queries and keys) alternate.
    */
   heads: readonly [number, number, number, number, number] | null;
   /** Rows and columns of the texture before heads are padded. */
@@ -108,7 +108,7 @@ class Packer {
     const plain = packing.storage.group === 0;
     if (!plain && !origin.transposed) throw this.problem("has its blocks along the wrong axis");
     if (block > 1 && !plain && this.rowOf.some((from, row) => from !== (row < origin.matrix[0] ? row : -1))) {
-      throw this.problem("has heads that divide its blocks");
+      throw this.problem("has padded or reordered heads along its quantised blocks");
     }
   }
 
@@ -243,7 +243,8 @@ class Packer {
     const { texels, top } = out;
     const line = 4 * out.width;
     const mask = 2 ** bits - 1;
-    // A format without negative levels stores levels from -8 to 7 as 0 to 15; the minimum is then -8 times the scale.
+    // A format with minima has no negative levels: it stores Q4_0's levels from -8 to 7 as 0 to 15, with a minimum of
+    // -8 times the scale.
     const shift = minimum && !signed && !type.minimum ? SIGNED : 0;
     const rows = Math.min(count, levels.length - top);
     for (let r = 0; r < rows; r++) {
@@ -367,7 +368,7 @@ function places(origin: Origin, count: number, axis: 0 | 1): Int32Array {
       const [, total, width, padded, kinds] = heads;
       const [head, within] = [Math.floor(i / padded), i % padded];
       if (head >= total || within >= width) continue;
-      const each = total / kinds; // heads of a kind; in the file, the kinds alternate
+      const each = total / kinds; // heads of a kind; in the Hugging Face checkpoint, the kinds alternate
       at = (kinds > 1 ? (head % each) * kinds + Math.floor(head / each) : head) * width + within;
     }
     if (at < matrix[axis]) found[i] = order ? order[at]! : at;
@@ -375,7 +376,7 @@ function places(origin: Origin, count: number, axis: 0 | 1): Int32Array {
   return found;
 }
 
-/** Returns the row numbers of a file in the order of a checkpoint, which exchanges the two middle axes. */
+/** Returns the row numbers of a GGUF file in the order of the Hugging Face checkpoint: see `exchanged`. */
 function rowOrder([a, b, c, d]: readonly [number, number, number, number]): Int32Array {
   const found = new Int32Array(a * b * c * d);
   let at = 0;
