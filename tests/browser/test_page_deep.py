@@ -1,4 +1,4 @@
-"""Tests every view of a GPT-2 and a Llama with twelve blocks: the blocks' order, groups, and the desktop's numbers."""
+"""Tests five views with a GPT-2 and a Llama of twelve blocks: the order of blocks, and numbers as on the desktop."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_the_machine_has_every_block_and_leads_to_its_texture(deep_page: Deep) -
 
 
 def test_the_tour_speaks_of_this_model(deep_page: Deep) -> None:
-    """Fails if cards mention position vectors for a Llama, which has none, or heads and words of the embedded model."""
+    """Fails if cards mention position vectors for a Llama, which has none, or parts of the Shakespeare model."""
     page, texts = deep_page.page, {}
     deep_page.show("text", tour=1)
     for number in range(1, 11):

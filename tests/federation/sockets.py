@@ -3,8 +3,8 @@
     python tests/federation/sockets.py [--clients 100] [--rounds 3] [--whole] [--at-once]
 
 All clients of a nano model (0.83 M parameters) are connected at once, and each sends one f16 change per round. The
-gateway is a separate process with a substitute for Flower. 100 updates exceed 256 MiB, so the gateway streams their
-mean unless `--whole` is given. Prints a JSON line.
+gateway is a separate process with a substitute for Flower. As float32, 100 updates exceed 256 MiB, so the gateway
+passes only their mean to Flower, unless `--whole` is given. Prints a JSON line.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--whole", action="store_true", help="reply with every update, whatever their total size")
+    parser.add_argument("--whole", action="store_true", help="pass every update to Flower, not their mean")
     parser.add_argument("--at-once", action="store_true", help="all clients send at the same moment")
     args = parser.parse_args()
     here, there = multiprocessing.Pipe()

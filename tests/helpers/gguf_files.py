@@ -85,7 +85,10 @@ WIDE_NORMS = ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
 
 
 def random_bytes(kind: TensorType, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.uint8]:
-    """Returns random bytes of a tensor, with every level and scales of both signs; weights are about 0.05 in size."""
+    """Returns the bytes of a random tensor whose weights are about 0.05 in size.
+
+    The integers of quantised types (levels) take all values, and scales have both signs.
+    """
     if kind.unpack is None:
         return encode(kind, draw.standard_normal(shape, np.float32) * np.float32(0.05))
     found = draw.integers(0, 256, (math.prod(shape) // kind.block, kind.nbytes), np.uint8)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from glgpt.gl.device import Device
 
 Array = NDArray[np.float64]
-# SLOW styles are slow to compile; the others test both headers, fetches and storages, and folded tensors. RARE styles
-# combine features of other styles, and run only in `make test-slow`.
+# SLOW styles are slow to compile. The others test both values of each of `Options` (GLSL version, function that fetches
+# texels, kind of texture), and folded tensors. RARE styles combine features of other styles, and run only in `make
+# test-slow`.
 RARE = {"8x4", "f16 4x8", "f16 split"}
 SLOW = {"4x8", "split"} | RARE
 TRAINED = [
@@ -60,7 +61,7 @@ def held_to_slopes(case: str, bench: Bench, b: Backward, played: list[tuple[Arra
 @pytest.mark.parametrize("style", TRAINED)
 @pytest.mark.parametrize("case", VJPS)
 def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None:
-    """Fails if a vjp omits a term or a given sum, adds padding, or is wrong in one layout, header, fetch or storage.
+    """Fails if a vjp omits a term or the gradient so far, counts padding, or is wrong with a layout or an option.
 
     Styles that compile slowly use SHAPE only. The others also use the smallest shape, and "folded" uses a third one.
     """
@@ -86,7 +87,7 @@ def test_dropout_keeps_the_expectation_and_draws_anew(rate: float) -> None:
     spread = np.sqrt(rate / (1 - rate))  # standard deviation of a value of the mask, whose mean is 1
 
     def chance(values: Array) -> float:
-        """Returns how many standard deviations the mean of this many independent values is from zero."""
+        """Returns the distance of the mean of independent values of variance 1 from zero, in standard deviations."""
         return abs(values.mean()) * np.sqrt(values.size)
 
     around = (mask - 1) / spread

@@ -135,7 +135,7 @@ def forward(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
             atol += FORMATS["f16"].spacing / 2 * float(want.summed.max())
         where, beyond = places(view), places(view, whole=True)
         where = want.read(where) if want.read else where
-        if where.dtype.kind != "i":  # `read` combines values: not recorded, since other outputs depend on them
+        if where.dtype.kind != "i":  # `read` computes new numbers from several values, which the suite cannot express
             continue
         zero = beyond[: len(where), view.cols :] if not want.bare else beyond[:0]
         found.append(output(want.tensor.name, view, where, want.expected, (atol, k), zero))
@@ -162,7 +162,8 @@ def gradients(b: Bench, case: str, s: SimpleNamespace) -> list[Output]:
         where, beyond = places(view), places(view, whole=True)
         zero = beyond[:rows, view.cols :]
         rounded = FORMATS["f16"].spacing * float(np.abs(recorded.so_far.get(name, np.zeros(1))).max())
-        near = atol + SLOPE_ERROR + rounded * b.style.format.packed, k  # the given sum may cancel the rest
+        # A gradient is added to `so_far`. If the two nearly cancel, the error is still in proportion to `so_far`.
+        near = atol + SLOPE_ERROR + rounded * b.style.format.packed, k
         found.append(output(f"d.{name}", view, where[:rows], wanted[:rows], near, zero))
     return found
 
@@ -188,7 +189,7 @@ class Writer:
     def add(self, op: str, style: str, b: Bench, s: SimpleNamespace, outputs: list[Output]) -> None:
         program = b.program()
         entry = program.entries["test"]
-        # Skipped if its shaders are those of earlier cases, as in another format.
+        # Skips a case whose shaders all occur in earlier cases, for example in a case of another format.
         if program.shaders.keys() <= self.shaders.keys() and op not in PROPERTIES:
             return
         for key, text in program.shaders.items():
@@ -246,9 +247,9 @@ def shape_text(s: SimpleNamespace, b: Bench) -> str:
 
 
 SHAPES = {
-    # `blended_row` has sizes of 32, 64 or 96; these values give 32. Not all devices can add up pairs.
+    # `blended_row` has sizes of 32, 64 or 96; these values give 32. Not all devices can add up pairs of pixels.
     "blended_row": {"inner": 12, "cols": 12, "pairs": False},
-    "attend_row": {"pos": 40, "least": 16},  # ranges of keys
+    "attend_row": {"pos": 40, "least": 16},  # enough keys for several ranges, also in the next line
     "attend_rows": {"positions": 40, "least": 16},
     "gradient_norm": {"tensors": 17},  # more tensors than one pass reads
 }

@@ -30,7 +30,7 @@ class ModelStore {
     const { value } = this.phase;
     return (value === "loading" || value === "ready") && this.engine.contextLost.value;
   });
-  /** The scriptable object. Its `model` is a signal's value, so that reading it subscribes to changes of the model. */
+  /** The object `globalThis.glgpt`. Its `model` is read from a signal, so components follow a change of the model. */
   engine!: Glgpt;
   private files: readonly File[] = []; // the files of the last model that was opened
   private readonly preparing = signal(false);
