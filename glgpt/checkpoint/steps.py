@@ -28,6 +28,8 @@ def step_folder(name: str) -> Path | None:
     if found is None or Path(name).exists():
         return None
     run, step = Path(found[1]), found[2]
+    if not step.isdecimal() and not run.is_dir():
+        return None
     if not (run / "config.json").is_file():
         folder = quoted(run, 150)
         why = f"the folder {folder} has no config.json" if run.is_dir() else f"the folder {folder} does not exist"

@@ -20,6 +20,7 @@ from glgpt.system.files import holds_manifest, read_json, staged_folder, written
 from glgpt.system.outputs import output_folder
 
 MANIFEST = "manifest.json"
+OF_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")  # written by file managers into folders that are looked at
 GROUPS = ("attention", "hidden", "logits")
 MASKED = -1e29  # scores at or below this value are masked: the query does not attend to these positions
 TOP, PAGE = 8, 48  # maximum likeliest tokens per position, and maximum positions, in a picture of predictions
@@ -248,7 +249,7 @@ def _not_of_dump(folder: Path) -> Path | None:
         MANIFEST,
         *(str(entry.get("file")) for entry in (listed if isinstance(listed, list) else ()) if isinstance(entry, dict)),
     }
-    return next((path for path in held if path.as_posix() not in own), None)
+    return next((path for path in held if path.as_posix() not in own and path.name not in OF_SYSTEMS), None)
 
 
 def _draw(

@@ -245,7 +245,8 @@ def staged_folder(path: Path, replace: bool = False) -> Iterator[Path]:
             else:
                 swap(folder, path, work / "old")
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            if not (work / "old").exists() or path.exists():  # otherwise `old` is the only copy
+                shutil.rmtree(work, ignore_errors=True)
             with contextlib.suppress(OSError):  # `rmdir` fails for a parent that holds the finished folder
                 for above in made:
                     above.rmdir()
@@ -253,13 +254,12 @@ def staged_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
 def swap(new: Path, out: Path, old: Path) -> None:
     """Moves `new` to `out`. An earlier folder there is moved to `old`, and back to `out` if the move of `new` fails."""
-    replaced = out.exists()
-    if replaced:
-        out.rename(old)
     try:
+        if out.exists():
+            out.rename(old)
         new.rename(out)
     except BaseException:
-        if replaced:
+        if old.exists() and not out.exists():
             old.rename(out)
         raise
 

@@ -8,14 +8,32 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+# The files of a container's memory: limit, usage and statistics in cgroup version 2 and version 1
+_CGROUP = Path("/sys/fs/cgroup")
+_CGROUPS = (
+    [_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")],
+    [_CGROUP / "memory" / name for name in ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")],
+)
+_CACHED = re.compile(r"^(?:in)?active_file (\d+)$", re.MULTILINE)  # bytes of files, which the system frees if needed
+
 
 def available_memory() -> int | None:
-    """Returns the bytes that programs can still allocate without swapping; None if the system does not report it."""
+    """Returns the bytes that programs can still allocate without swapping; None if the system does not report it.
+
+    In a container with a memory limit, these are at most the bytes below the limit.
+    """
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) << 10 if found else None
+    return min([int(found[1]) << 10, *_below_limits()]) if found else None
+
+
+def _below_limits() -> Iterator[int]:
+    for limit, usage, statistics in _CGROUPS:
+        with contextlib.suppress(OSError, ValueError):  # no such limit: the file is missing, or contains "max"
+            cached = sum(map(int, _CACHED.findall(statistics.read_text())))
+            yield max(0, int(limit.read_text()) - int(usage.read_text()) + cached)
 
 
 @contextlib.contextmanager

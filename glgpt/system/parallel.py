@@ -16,6 +16,8 @@ from glgpt.errors import GlgptError
 from glgpt.system.memory import available_memory
 from glgpt.system.processors import available_processors
 
+MAX_PROCESSES = 16  # further processes save little time, and each needs memory
+
 A = TypeVar("A")
 R = TypeVar("R")
 
@@ -23,23 +25,22 @@ R = TypeVar("R")
 def processes_for(count: int, memory: int) -> int:
     """Returns how many processes should share `count` calls, if a process needs `memory` bytes."""
     free = available_memory()
-    most = available_processors() if free is None else min(available_processors(), free // (2 * memory))
-    return max(1, min(count, most))
+    most = MAX_PROCESSES if free is None else min(MAX_PROCESSES, free // (2 * memory))
+    return max(1, min(count, available_processors(), most))
 
 
 def in_processes(function: Callable[[A], R], arguments: Sequence[A], processes: int) -> Iterator[tuple[int, R]]:
     """Yields (index of the argument, result) of each call, in the order in which the calls end.
 
-    With one process, calls the function in this process. The function must be a module's, and arguments and results
-    must be picklable. After an error or an interrupt, ends the other processes. Raises GlgptError if the system ends a
-    process, for example because memory does not suffice.
+    With one process, and on systems that do not support more, calls the function in this process. The function must be
+    a module's, and arguments and results must be picklable. After an error or an interrupt, ends the other processes.
+    Raises GlgptError if the system ends a process, for example because memory does not suffice.
     """
-    if processes == 1:
+    pool = _pool(processes) if processes > 1 else None
+    if pool is None:
         yield from ((i, function(argument)) for i, argument in enumerate(arguments))
         return
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(processes, context, _end_with_parent)
     try:
         with _blocked():
             waiting = {pool.submit(function, argument): i for i, argument in enumerate(arguments)}
@@ -51,10 +52,22 @@ def in_processes(function: Callable[[A], R], arguments: Sequence[A], processes: 
         for process in set(multiprocessing.active_children()) - before:
             process.terminate()
         if isinstance(error, BrokenProcessPool):
-            raise GlgptError("a process was ended from outside, perhaps for lack of memory; try again") from None
+            raise GlgptError(
+                "a process was ended from outside, perhaps for lack of memory: free some, or use fewer processors "
+                "(taskset); a script that starts processes needs `if __name__ == '__main__':`"
+            ) from None
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _pool(processes: int) -> ProcessPoolExecutor | None:
+    """Returns a pool of processes; None if the system does not support it, for example for lack of semaphores."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+    try:
+        return ProcessPoolExecutor(processes, context, _end_with_parent)
+    except (OSError, ImportError, NotImplementedError):
+        return None
 
 
 def _end_with_parent() -> None:

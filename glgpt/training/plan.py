@@ -52,7 +52,8 @@ class Plan:
             return
         need = f"training needs {self}, and software OpenGL has {free / MIB:,.0f} MiB of free main memory for them"
         remedy = "train a smaller model" if self.fixed > free else self._remedy
-        raise GlgptError(f"{need}; {remedy}, or try it all the same with a higher --max-texture-memory")
+        most = f"--max-texture-memory {-(-self.total // MIB)}MiB"
+        raise GlgptError(f"{need}; {remedy}, or try it all the same with {most}")
 
     def refused(self, error: TextureError) -> TextureError:
         """Returns the error for a driver that refused one of the textures."""

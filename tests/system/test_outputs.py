@@ -221,3 +221,23 @@ def test_what_stopped_a_copy_of_many_files_is_said_of_the_folder(tmp_path: Path)
     with pytest.raises(OSError, match="No space left") as caught, named_errors(tmp_path / "out"):
         raise shutil.Error([("a", "b", str(why))])
     assert (caught.value.strerror, caught.value.filename) == (os.strerror(errno.ENOSPC), str(tmp_path / "out"))
+
+
+def test_an_interrupt_while_a_folder_is_replaced_keeps_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "own/out"
+    out.mkdir(parents=True)
+    (out / "earlier.txt").touch()
+    rename = Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        if target.name == "old":
+            raise KeyboardInterrupt
+        return moved
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), staged_folder(out, replace=True) as folder:
+        (folder / "later.txt").touch()
+    assert [path.name for path in (tmp_path / "own").rglob("*")] == ["out", "earlier.txt"]

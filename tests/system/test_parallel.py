@@ -92,6 +92,14 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     until(lambda: not any(Path(f"/proc/{file.stem}").exists() for file in tmp_path.glob("*.pid")))
 
 
+def test_a_system_without_semaphores_uses_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("Function not implemented")
+
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", fail)
+    assert [result for _, result in in_processes(square, [3], 2)] == [(9, os.getpid())]
+
+
 def test_an_interrupt_of_the_terminal_reaches_only_the_first_process() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert dict(in_processes(ignores_interrupts, [0], 2)) == {0: True}

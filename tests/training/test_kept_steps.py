@@ -66,6 +66,9 @@ def test_a_step_of_what_is_not_a_run_is_named(tmp_path: Path, monkeypatch: pytes
     ):
         with pytest.raises(GlgptError, match=f"{name} is not a step of a run: .*{why}; give RUN@STEP"):
             Checkpoint.open(name)
+    with pytest.raises(GlgptError, match="org/model@main") as caught:
+        Checkpoint.open("org/model@main")
+    assert "step" not in str(caught.value)  # the revision of a model of the Hub, which is not supported
 
 
 @pytest.mark.slow

@@ -85,11 +85,11 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _named(reference: str | None) -> Iterator[None]:
-    """Makes an error name the file of the reference, if it is a file, and explain which model it needs."""
+    """Makes an error name the file of the reference, if it is a file."""
     try:
         yield
     except GlgptError as error:
         if reference is None:
             raise
-        remedy = "give the --model that wrote it, or write it again with glgpt logits TEXT --model MODEL --out FILE.npz"
-        raise GlgptError(f"reference {quoted(reference, 200)} does not fit this model: {error}; {remedy}") from None
+        remedy = "if another model wrote the reference, give this --model"
+        raise GlgptError(f"reference {quoted(reference, 200)}: {error}; {remedy}") from None

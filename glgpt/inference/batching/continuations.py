@@ -203,7 +203,7 @@ class Continuations:
             samplers, steps = [r.sampler for r in same], [r.drawn for r in same]
             texts, tokens = self.decoder.begin(first.ids, samplers, steps, first.chunks)
             logits = self.decoder.decoder.logits() if any(row.observe for row in same) else None
-            seconds = time.perf_counter() - start + first.read_s
+            seconds, first.read_s = time.perf_counter() - start + first.read_s, 0.0
             cached = self.decoder.decoder.cached
             cached = cached if first.cached is None else min(cached, first.cached)
             for row, text, token in zip(same, texts, tokens, strict=True):
