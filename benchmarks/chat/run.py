@@ -8,10 +8,10 @@
 
 All engines run on one machine, in alternating runs, and continue one prompt greedily. glgpt, wllama and llama.cpp read
 the same GGUF file (Q4_1); transformers.js reads an ONNX file of the same weights in q8 or q4. Each run starts a new
-process; for a page, this is a browser with an empty profile. `load` is the time until the model is ready, from the
-start of the navigation (page) or of the import (program). `first` is the time from then to the first token. The time
-per token and the speed are measured on the later tokens. Memory is the largest sum of the proportional set sizes (PSS:
-private memory and a share of shared memory) of the browser's or the program's processes.
+process; for a page, this is a browser with an empty profile. `load` is the time from the start of the navigation
+(page) or of the import (program) until the model is ready. `first` is the time from when the model is ready until the
+first token. The time per token and the speed are measured on the later tokens. Memory is the largest sum of the
+proportional set sizes (PSS: private memory and a share of shared memory) of the browser's or the program's processes.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ _unsteady: dict[str, dict[str, float]] = {}  # results that a busy machine measu
 class Choice:
     """The chosen kernel, the options of shaders, and the reason `why` they were chosen.
 
-    `measured` has the milliseconds that the probe measured, by "kernel fetch" and "columns fetch" (`measured_names`).
+    `measured` has the milliseconds that the probe measured. A key is the label of a kernel or a name in `COLUMNS`,
+    followed by a fetch, such as "4x8 texelFetch" (`measured_names`).
     """
 
     kernel: Kernel

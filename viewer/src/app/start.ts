@@ -85,7 +85,7 @@ function adopt(): void {
   void generation.write();
 }
 
-/** Applies the address after it has changed: to an entry of this page's history (`own`), or to a pasted link. */
+/** Applies a new address. `own`: it is that of an entry of this page's history; otherwise, it is a pasted link. */
 async function follow(own: boolean): Promise<void> {
   const earlier = wanted();
   batch(() => {

@@ -108,7 +108,7 @@ class Packer {
     const plain = packing.storage.group === 0;
     if (!plain && !origin.transposed) throw this.problem("has its blocks along the wrong axis");
     if (block > 1 && !plain && this.rowOf.some((from, row) => from !== (row < origin.matrix[0] ? row : -1))) {
-      throw this.problem("has padded or reordered heads along its quantised blocks");
+      throw this.problem("has padded or reordered heads, which would divide its quantised blocks");
     }
   }
 
@@ -206,7 +206,7 @@ class Packer {
     return values;
   }
 
-  /** Writes column `c` of a band's tile `shared` (its number among the column tiles that share texels). */
+  /** Writes column `c` of a tile of a band. `shared`: the tile's number among the column tiles that share texels. */
   private column(data: DataView, from: number, c: number, shared: number, out: Out): void {
     const { storage, target, origin } = this.packing;
     const place = 4 * (c >> 2) + (c & 3);
@@ -243,8 +243,8 @@ class Packer {
     const { texels, top } = out;
     const line = 4 * out.width;
     const mask = 2 ** bits - 1;
-    // A format with minima has no negative levels: it stores Q4_0's levels from -8 to 7 as 0 to 15, with a minimum of
-    // -8 times the scale.
+    // A format with minima and unsigned levels stores Q4_0's levels from -8 to 7 as 0 to 15, with a minimum of -8 times
+    // the scale.
     const shift = minimum && !signed && !type.minimum ? SIGNED : 0;
     const rows = Math.min(count, levels.length - top);
     for (let r = 0; r < rows; r++) {
@@ -325,7 +325,7 @@ interface Out {
 const SIGNED = 8;
 const NOT_FINITE = "holds a number that is not finite; weights must be finite";
 
-/** A part of a layer with texels of one tile: the whole tile, or one panel. */
+/** The part of a layer that holds one group of column tiles (which share texels) in one row tile, or a panel of it. */
 interface Strip {
   tile: number;
   group: number;
