@@ -7,11 +7,12 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import uvicorn
+from helpers.waiting import until
 from load import HALF_REQUESTS
 
 from glgpt.page.connections import Connections, Limits, available_descriptors
@@ -57,13 +58,6 @@ def ended(connection: socket.socket) -> bool:
         while connection.recv(1 << 16):
             pass
     return True
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_half_open_requests_are_closed_in_time(folder: Path) -> None:

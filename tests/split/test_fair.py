@@ -8,12 +8,13 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.waiting import until
 from test_server import Raw, framed, states
 
 from glgpt.inference.loading import load
@@ -51,13 +52,6 @@ def client() -> Iterator[Any]:
     for each in made:
         with contextlib.suppress(OSError):
             each.stack.close()
-
-
-def until(true: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)
 
 
 def closed(raw: Raw) -> bool:

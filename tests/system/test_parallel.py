@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.waiting import until
 
 from glgpt.errors import GlgptError
 from glgpt.system import parallel
@@ -41,14 +41,6 @@ def note(folder: str) -> None:
     """Writes a file that is named after the process, and takes a minute."""
     Path(folder, f"{os.getpid()}.pid").touch()
     time.sleep(60)
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Waits until a function returns true."""
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def ignores_interrupts(_: int) -> bool:
@@ -82,14 +74,16 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(imports + call)
     root = Path(__file__).parents[2]
     parent = subprocess.Popen(
-        [sys.executable, tmp_path / "main.py"], cwd=root, env=os.environ | {"PYTHONPATH": str(root)}
+        [sys.executable, tmp_path / "main.py"],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])},
     )
     try:
-        until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+        until(lambda: len(list(tmp_path.glob("*.pid"))) == 2, 30)
     finally:
         parent.kill()
         parent.wait()
-    until(lambda: not any(Path(f"/proc/{file.stem}").exists() for file in tmp_path.glob("*.pid")))
+    until(lambda: not any(Path(f"/proc/{file.stem}").exists() for file in tmp_path.glob("*.pid")), 30)
 
 
 def test_a_system_without_semaphores_uses_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from helpers import fake_trainer
 from helpers.fake_trainer import OFTEN, PLAY, SMALL, fake, metrics  # noqa: F401
+from helpers.waiting import until
 from safetensors.numpy import load_file
 
 import glgpt
@@ -65,13 +66,6 @@ def command(*args: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def until(what: Any, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 FEW = "--n-layer 1 --n-embd 8 --n-head 1 --context 16 --batch 4 --eval-tokens 320 --eval-every 30".split()
 
 
@@ -97,7 +91,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
     process, wait = command(*train_args("killed", 120), FAKE_SECONDS="0.01"), np.random.default_rng(1)
     kills = 0
     for _ in range(2):  # at random moments: in a step, a validation, a checkpoint, a line of the metrics
-        until(lambda: Path("killed/state.safetensors").exists() or process.poll() is not None)  # noqa: B023
+        until(lambda: Path("killed/state.safetensors").exists() or process.poll() is not None, 60)  # noqa: B023
         time.sleep(float(wait.uniform(0.1, 0.6)))
         process.kill()
         process.wait()
@@ -110,7 +104,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
         noted = [int(n) for n in re.findall(r'"step": (\d+),', Path("killed/metrics.jsonl").read_text())]
         assert reached % 10 == 0 and max(noted, default=0) - reached < 20
         process = command("train", "--resume", "killed", FAKE_SECONDS="0.01")
-        until(lambda: not (Path("killed") / ".state.safetensors.half").exists() or process.poll() is not None)  # noqa: B023
+        until(lambda: not (Path("killed") / ".state.safetensors.half").exists() or process.poll() is not None, 60)  # noqa: B023
     assert process.wait() == 0, process.stderr and process.stderr.read()
     assert kills == 2
     assert state("killed") == state("whole")
@@ -121,7 +115,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint() -> None:
 @pytest.mark.slow
 def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() -> None:
     process = command(*train_args("my run", 5000), FAKE_SECONDS="0.01")
-    until(lambda: Path("my run/metrics.jsonl").exists() and len(metrics("my run")) > 4)
+    until(lambda: Path("my run/metrics.jsonl").exists() and len(metrics("my run")) > 4, 60)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -133,7 +127,7 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() -> None:
 @pytest.mark.slow
 def test_a_second_ctrl_c_leaves_at_once() -> None:
     process = command(*train_args("run", 5000), FAKE_SECONDS="60")  # a step takes longer than the test waits
-    until(lambda: Path("run/metrics.jsonl").exists())
+    until(lambda: Path("run/metrics.jsonl").exists(), 60)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
@@ -148,7 +142,7 @@ def test_sigterm_before_the_first_step_leaves_nothing() -> None:
     """Fails if SIGTERM ends Python without clean-up, which leaves a hidden folder next to the run's folder."""
     Path("long.txt").write_text(PLAY * 20)
     process = command("train", "long.txt", "--out", "runs/new", "--tokenizer", "bpe:1024")
-    until(lambda: list(Path("runs").glob(".new.*")))
+    until(lambda: list(Path("runs").glob(".new.*")), 60)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143 and "Traceback" not in err
