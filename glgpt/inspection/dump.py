@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from glgpt.errors import FileError, GlgptError, quoted
+from glgpt.errors import GlgptError
 from glgpt.inference.arguments.names import selected
 from glgpt.inference.model import LanguageModel
 from glgpt.models.activations import EMBED, PATTERN, RESID_POST, Activation, in_block
 from glgpt.program.formats import Format
 from glgpt.system.files import holds_manifest, read_json, staged_folder, written_whole
-from glgpt.system.outputs import output_folder
+from glgpt.system.outputs import output_folder, would_be_deleted
 
 MANIFEST = "manifest.json"
 OF_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")  # written by file managers into folders that are looked at
@@ -232,10 +232,7 @@ def checked_out(out: str | Path) -> Path:
     """
     path = output_folder(out, ("earlier dump", lambda folder: holds_manifest(folder, {"tokens", "labels", "files"})))
     if other := _not_of_dump(path):
-        raise FileError(
-            f"--out {quoted(out)} holds {quoted(other)}, which is not part of a dump and would be deleted: "
-            "move it elsewhere first"
-        )
+        raise would_be_deleted(out, other, "a dump")
     return path
 
 
@@ -245,10 +242,8 @@ def _not_of_dump(folder: Path) -> Path | None:
     if not held:
         return None
     listed = read_json(folder / MANIFEST)["files"]
-    own = {
-        MANIFEST,
-        *(str(entry.get("file")) for entry in (listed if isinstance(listed, list) else ()) if isinstance(entry, dict)),
-    }
+    entries = listed if isinstance(listed, list) else []
+    own = {MANIFEST, *(str(entry.get("file")) for entry in entries if isinstance(entry, dict))}
     return next((path for path in held if path.as_posix() not in own and path.name not in OF_SYSTEMS), None)
 
 

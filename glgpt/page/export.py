@@ -21,7 +21,7 @@ from glgpt.page.built import built_page
 from glgpt.page.documents.manifest import Manifest
 from glgpt.page.export_options import ExportOptions
 from glgpt.page.manifest import compact, identify, manifest_json
-from glgpt.page.output.destination import checked_out, copy_viewer, publish, workplace, write_listed
+from glgpt.page.output.destination import checked_out, copy_viewer, publish, write_listed
 from glgpt.page.output.files import Progress, reference_json, tokenizer_json, write_weights
 from glgpt.page.output.preview import write_preview
 from glgpt.page.output.schemas import validate
@@ -34,7 +34,7 @@ from glgpt.page.reading import Reading
 from glgpt.page.recorded import recorded_json
 from glgpt.page.training import training_files
 from glgpt.program.spec import Limits
-from glgpt.system.files import written_whole
+from glgpt.system.files import workplace, written_whole
 from glgpt.system.memory import uncollected
 from glgpt.tuning.kernel_selection import DeviceSettings
 

@@ -23,6 +23,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 MAX_JSON_BYTES = 32 << 20  # maximum size of a JSON file: a tokenizer.json with 256,000 tokens fits
 MAX_JSON_VALUES = 1 << 22  # maximum values in a JSON file: a parsed list may take twenty times the memory of its text
 MAX_DIGITS = 40  # maximum digits of an integer in JSON: a longer integer is not a size, a step or an id
+OLD = "old"  # name of the earlier folder while `swap` replaces it
 _LFS = b"version https://git-lfs"
 
 
@@ -231,29 +232,37 @@ def staged_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     and its other files stay; `manifest.json` is replaced last. With `replace`, the whole folder is replaced. Missing
     parent folders are made.
     """
-    made = [folder for folder in path.parents if not folder.exists()]
-    with named_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    with workplace(path) as work:
         folder = work / "new"
+        folder.mkdir()
+        yield folder
+        folder.chmod(0o777 & ~_umask())
+        if path.exists() and not replace:
+            _merge(folder, path)
+        else:
+            swap(folder, path, work)
+
+
+@contextlib.contextmanager
+def workplace(out: Path) -> Iterator[Path]:
+    """Yields a temporary folder next to `out`; then removes the folder, and empty parents of `out` that it created."""
+    made = [folder for folder in out.parents if not folder.exists()]
+    with named_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
         try:
-            folder.mkdir()
-            yield folder
-            folder.chmod(0o777 & ~_umask())
-            if path.exists() and not replace:
-                _merge(folder, path)
-            else:
-                swap(folder, path, work / "old")
+            yield work
         finally:
-            if not (work / "old").exists() or path.exists():  # otherwise `old` is the only copy
+            if not (work / OLD).exists() or out.exists():  # otherwise the earlier folder would be lost
                 shutil.rmtree(work, ignore_errors=True)
             with contextlib.suppress(OSError):  # `rmdir` fails for a parent that holds the finished folder
                 for above in made:
                     above.rmdir()
 
 
-def swap(new: Path, out: Path, old: Path) -> None:
-    """Moves `new` to `out`. An earlier folder there is moved to `old`, and back to `out` if the move of `new` fails."""
+def swap(new: Path, out: Path, work: Path) -> None:
+    """Moves `new` to `out`. An earlier folder there is moved to `work`, and back if the move of `new` fails."""
+    old = work / OLD
     try:
         if out.exists():
             out.rename(old)

@@ -72,6 +72,14 @@ def output_file(
     return path
 
 
+def would_be_deleted(out: str | Path, other: str | Path, what: str) -> FileError:
+    """Returns the error for an earlier output `out` (`what`) that also holds a file that it does not list, `other`."""
+    return FileError(
+        f"--out {quoted(out)} holds {quoted(other)}, which is not part of {what} and would be deleted: "
+        "move it elsewhere first"
+    )
+
+
 def _and_not(own: Own | None) -> str:
     return f" and is not {'an' if own[0][0] in 'aeiou' else 'a'} {own[0]}" if own else ""
 

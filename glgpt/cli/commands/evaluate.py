@@ -79,8 +79,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_suite(args)
     if args.csv or args.training or args.tokens is not None:
         raise GlgptError("--csv, --tokens and --training need --suite")
-    if args.file != "-":
-        _check_file(args.file)
+    _check_file(args.file)
     text = read_input(args.file)
     if args.compare_to:
         return _compare_formats(args, text)
@@ -98,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_file(name: str) -> None:
     """Raises FileError, with the right command, if FILE is a model or another folder, or does not exist."""
+    if name == "-":  # stdin
+        return
     shown = quoted(name, 300)
     folder = Path(name) if Path(name).is_dir() else step_folder(name)
     if folder and (folder / CONFIG).is_file():
@@ -155,7 +156,6 @@ def _texts(args: argparse.Namespace) -> Texts:
             raise GlgptError(f"{args.file} is a run with its own model and text; remove --model and --training")
         args.model = args.file
         return texts_of_run(run)
-    if args.file != "-":
-        _check_file(args.file)
+    _check_file(args.file)
     text = Text.of_string(read_input("-")) if args.file == "-" else Text.of_files([args.file])
     return Texts(text, Text.of_files(args.training) if args.training else None)

@@ -12,6 +12,7 @@ from glgpt.cli.common import (
     add_device_options,
     add_json_option,
     add_model_option,
+    counted,
     device_options,
     report,
 )
@@ -22,7 +23,7 @@ from glgpt.cli.split_options import WIRE
 from glgpt.data.books import NO_BOOKS, OPEN_MIRROR
 from glgpt.errors import ArgumentError, GlgptError, quoted
 from glgpt.program.formats import AS_STORED
-from glgpt.system.processors import available_processors
+from glgpt.system.parallel import MAX_PROCESSES
 from glgpt.training.settings import PRECISIONS
 from glgpt.wire import hidden
 
@@ -184,13 +185,13 @@ def _run_player(args: argparse.Namespace) -> int:
         device["context"],
         args.fetch_from or (),
         device["cache_dtype"],
-        available_processors(),
+        MAX_PROCESSES,
     )
     with Phases("programs") as phases:
         phases.begin("recording programs")
         player = export_player(args.out, options, progress=phases.show)
     count, hint = len(player["shapes"]), f"view it with: glgpt serve {shlex.quote(args.out)}"
-    text = f"{quoted(args.out)}: programs of {count} shape{'s' if count > 1 else ''}; {hint}"
+    text = f"{quoted(args.out)}: programs of {counted(count, 'shape')}; {hint}"
     report(args, {"out": args.out, "shapes": [shape["name"] for shape in player["shapes"]]}, text)
     return 0
 

@@ -1,19 +1,15 @@
-"""Checks the path of an export, provides a temporary folder next to the path, and moves the finished page to it."""
+"""Checks the path of an export, and moves the finished page to it."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from glgpt.errors import FileError, quoted
 from glgpt.page.documents.fields import ListedFile
-from glgpt.system.files import holds_manifest, named_errors, swap
-from glgpt.system.outputs import output_file, output_folder
+from glgpt.system.files import holds_manifest, swap
+from glgpt.system.outputs import output_file, output_folder, would_be_deleted
 
 WRITTEN = re.compile(  # names of the files and folders that an export writes directly in its folder
     r"assets|index\.html|preview\.png|sw\.js|glgpt\.(?:js|d\.ts)|(manifest|recorded|reference|tokenizer|training)\.json"
@@ -34,10 +30,7 @@ def checked_out(out: str | Path, single_file: bool) -> Path:
         return output_file(out, ".html", ("earlier export", _is_single_page), parents=True)
     path = output_folder(out, ("earlier export", _is_export))
     if path.is_dir() and (other := next((p.name for p in sorted(path.iterdir()) if not WRITTEN.fullmatch(p.name)), "")):
-        raise FileError(
-            f"--out {quoted(out)} holds {quoted(other)}, which is not part of an export and would be deleted: "
-            "move it elsewhere first"
-        )
+        raise would_be_deleted(out, other, "an export")
     return path
 
 
@@ -51,25 +44,6 @@ def _is_export(folder: Path) -> bool:
         any(holds_manifest(folder, {"glgpt"}, name) for name in ("manifest.json", "player.json"))
         and (folder / "index.html").is_file()
     )
-
-
-@contextlib.contextmanager
-def workplace(out: Path) -> Iterator[Path]:
-    """Yields a temporary folder next to `out`; then removes the folder, and empty parents of `out` that it created."""
-    made = [folder for folder in out.parents if not folder.exists()]
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(named_errors(out))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-        stack.callback(_clean_up, work, made)
-        yield work
-
-
-def _clean_up(work: Path, made: list[Path]) -> None:
-    shutil.rmtree(work, ignore_errors=True)
-    with contextlib.suppress(OSError):  # fails if a parent holds the finished page
-        for folder in made:
-            folder.rmdir()
 
 
 def copy_viewer(viewer: Path, folder: Path) -> None:
@@ -90,4 +64,4 @@ def publish(folder: Path, given: str | Path, out: Path, work: Path) -> None:
     """
     folder.chmod(0o755)
     checked_out(given, single_file=False)  # again: another program may have written to the path since
-    swap(folder, out, work / "old")
+    swap(folder, out, work)

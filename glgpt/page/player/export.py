@@ -24,7 +24,7 @@ from glgpt.page.documents.manifest import RecordingFiles
 from glgpt.page.documents.player import PageMix, PlayerIndex, ShapeDescription, ShapeEntry
 from glgpt.page.manifest import SCHEMA as MANIFEST_SCHEMA
 from glgpt.page.manifest import TUNING, compact, page_config, version
-from glgpt.page.output.destination import checked_out, copy_viewer, publish, workplace, write_listed
+from glgpt.page.output.destination import checked_out, copy_viewer, publish, write_listed
 from glgpt.page.output.schemas import validate
 from glgpt.page.output.selftest import write_selftest
 from glgpt.page.player.expected import config_about, gguf_about, parameters
@@ -34,6 +34,7 @@ from glgpt.page.player.shapes import Shape, listed
 from glgpt.page.programs import EDIT, cache_format, main_format, record_page
 from glgpt.page.reading import Reading, allow_connections
 from glgpt.program.spec import Limits
+from glgpt.system.files import workplace
 from glgpt.system.memory import uncollected
 from glgpt.system.parallel import in_processes, processes_for
 
@@ -60,7 +61,8 @@ class PlayerOptions:
     also has the shapes of the package's table. `context` is the number of positions of the caches (None: the model's,
     at most `CONTEXT`), and `cache_dtype` is the caches' format ("auto", "f32" or "f16"). `hosts` are servers from which
     the page may fetch a model by its link, in addition to those of Hugging Face. Mixes are recorded in up to
-    `processes` processes; with more than one, Python imports the main script again in each.
+    `processes` processes, as far as processors and memory allow; with more than one, Python imports the main script
+    again in each.
     """
 
     shapes: Sequence[str | Path] = ()

@@ -10,7 +10,7 @@ import { continuations } from "./stores/continuations";
 import { generation } from "./stores/generation";
 import { interventions } from "./stores/interventions";
 import { models } from "./stores/model";
-import { route, type ViewName } from "./stores/route";
+import { route, type View, type ViewName } from "./stores/route";
 import { settings, TEXT_PARAMS } from "./stores/settings";
 
 export function start(engine: Glgpt): void {
@@ -56,15 +56,21 @@ function begin(): void {
   void interventions.begin();
 }
 
+/** Returns a function that is true for a view that the model has. */
+const availableFor =
+  (manifest: Manifest) =>
+  ({ available }: View) =>
+    available?.(manifest) ?? true;
+
 /** Returns the first view that the model has. For a chat model, this is the Chat view. */
 function opening(manifest: Manifest): ViewName {
-  return VIEWS.find(({ available }) => available?.(manifest) ?? true)!.name;
+  return VIEWS.find(availableFor(manifest))!.name;
 }
 
 /** Restricts the view and the settings to what the model has. */
 function fit(): void {
   const { manifest } = models.engine.model;
-  if (!(currentView().available?.(manifest) ?? true)) route.view.value = opening(manifest);
+  if (!availableFor(manifest)(currentView())) route.view.value = opening(manifest);
   for (const { fit } of VIEWS) fit?.();
   settings.fit();
   interventions.fit();
