@@ -23,6 +23,7 @@ from glgpt.cli.commands.train import SIZES
 from glgpt.cli.parser import build_parser
 from glgpt.cli.training_dashboard import Board, Log, clock, planning, shown, sparkline
 from glgpt.models.families.gpt2 import GPT2Config
+from glgpt.training import trainer
 from glgpt.training.events import Start, Step
 from glgpt.training.plan import Plan
 from glgpt.training.program import Recipe
@@ -225,7 +226,7 @@ def test_memory_and_time_are_told_before_anything_is_allocated() -> None:
 
 
 def test_training_with_too_many_textures_is_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "glgpt.training.trainer")  # the fake trainer
+    monkeypatch.setitem(sys.modules, "glgpt.training.trainer", trainer)
     args = ["train", "play.txt", "--out", "run", "--device", "software", *SHAPE, "--max-texture-memory"]
     assert main([*args, "100kB"]) == 2
     error = capsys.readouterr().err
