@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from glgpt.errors import GlgptError, quoted
 from glgpt.system.files import named_errors
+from glgpt.system.signal_log import ENDINGS
 from glgpt.system.signals import Terminated, unwinding
 
-# Exit codes of a program that SIGINT, SIGPIPE or SIGTERM ended, as a shell reports them
-INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
+BROKEN_PIPE = 141  # exit code of a program that SIGPIPE ended, as a shell reports it
 MAX_ERROR_CHARACTERS = 1000
 
 
@@ -47,22 +48,25 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
         return BROKEN_PIPE
     except OSError as error:
         return _fail(f"{quoted(error.filename)}: {error.strerror}" if error.filename else str(error))
-    except Terminated:
-        return _stopped(TERMINATED, "terminated", leave)
+    except Terminated as error:
+        return _stopped(error.number, leave)
     except KeyboardInterrupt:
-        return _stopped(INTERRUPTED, "interrupted", leave)
+        return _stopped(signal.SIGINT, leave)
     return code
 
 
-def _stopped(code: int, how: str, leave: Callable[[int], object] | None) -> int:
-    """Calls `leave` if given; otherwise prints which signal ended the command and returns the exit code."""
+def _stopped(number: int, leave: Callable[[int], object] | None) -> int:
+    """Calls `leave` if given; otherwise prints which signal ended the command.
+
+    Returns the exit code of a program that the signal ended, as a shell reports it: 128 more than the signal's number.
+    """
     if leave:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        leave(code - 128)
+        leave(number)
     with contextlib.suppress(OSError):
-        print(f"glgpt: {how}", file=sys.stderr, flush=True)
-    return code
+        print(f"glgpt: {ENDINGS[number]}", file=sys.stderr, flush=True)
+    return 128 + number
 
 
 def _ready_streams() -> None:

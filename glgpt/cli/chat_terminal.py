@@ -11,18 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glgpt.cli.common import counted, speed
-from glgpt.cli.progress import awaited
+from glgpt.cli.progress import awaited, no_echo
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.inference.conversation import Conversation
 from glgpt.inference.generation import Generation
 from glgpt.system.files import holds_manifest, read_json, write_json
 from glgpt.text.untrusted.chat_template import checked_messages
-
-termios: Any
-try:
-    import termios
-except ImportError:  # Windows
-    termios = None
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -112,7 +106,7 @@ class ChatTerminal:
         self._stopped = self._answering = False
         before = signal.signal(signal.SIGINT, self._interrupt)
         try:
-            with _without_echo():
+            with no_echo(sys.stdin):
                 self._stream(begin())
         except KeyboardInterrupt:
             self._stopped = True
@@ -275,22 +269,6 @@ def _width(text: str) -> int:
     from wcwidth import wcwidth
 
     return sum(max(0, wcwidth(char)) for char in text)
-
-
-@contextlib.contextmanager
-def _without_echo() -> Iterator[None]:
-    """Hides what is typed during an answer, and the ^C of Ctrl-C; the next prompt receives the typed characters."""
-    if termios is None or not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin)
-    changed = before.copy()
-    changed[3] &= ~termios.ECHO
-    termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 def printable(text: str) -> str:

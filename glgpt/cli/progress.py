@@ -1,4 +1,4 @@
-"""Shows progress bars on stderr, only on a terminal and only for tasks that take more than a second."""
+"""Shows progress bars on a terminal, only for tasks that take more than a second; turns off a terminal's echo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
+
+termios: Any
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None
 
 DELAY_S = 1.0  # seconds before a label appears
 FALLBACK_SIZE = (80, 24)  # columns and rows of a terminal that does not report its size
@@ -105,3 +111,29 @@ class Phases:
         """Advances the current bar."""
         if self._show:
             self._show(done, total)
+
+
+@contextlib.contextmanager
+def no_echo(stream: IO[str]) -> Iterator[None]:
+    """Turns off the terminal's echo inside the block, so that typed characters such as ^C do not appear in the output.
+
+    A prompt after the block still receives what was typed.
+    """
+    if termios is None:
+        yield
+        return
+    try:
+        terminal = stream.fileno()
+        before = termios.tcgetattr(terminal)
+        ours = os.tcgetpgrp(terminal) == os.getpgrp()  # the system stops a background process that changes a terminal
+    except (OSError, ValueError, termios.error):
+        ours = False
+    if not ours:
+        yield
+        return
+    termios.tcsetattr(terminal, termios.TCSANOW, [*before[:3], before[3] & ~termios.ECHO, *before[4:]])
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error):  # the terminal may have been closed
+            termios.tcsetattr(terminal, termios.TCSANOW, before)

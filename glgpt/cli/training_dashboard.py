@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,16 +18,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from glgpt.cli.progress import no_echo
 from glgpt.training.events import Start, Step, TrainingCallbacks
 
 if TYPE_CHECKING:
     from glgpt.training.plan import Plan  # its import would load the graphics library
-
-termios: Any
-try:
-    import termios
-except ImportError:  # Windows
-    termios = None
 
 LINE_EVERY = 10.0  # seconds between lines of a log
 TASK_AFTER = 2.0  # seconds after which a log prints a line for a task other than steps
@@ -61,28 +54,6 @@ def shown(text: str) -> str:
     """Returns a sample text that is safe to print: without control characters and surrounding blank lines."""
     text = text.strip("\n").expandtabs(4)
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
-
-
-@contextlib.contextmanager
-def no_echo(stream: IO[str]) -> Iterator[None]:
-    """Turns off the terminal's echo inside the block, so that typed characters such as ^C stay out of the panel."""
-    if termios is None:
-        yield
-        return
-    try:
-        terminal = stream.fileno()
-        before = termios.tcgetattr(terminal)
-        ours = os.tcgetpgrp(terminal) == os.getpgrp()  # the system stops a background process that changes a terminal
-    except (OSError, ValueError, termios.error):
-        ours = False
-    if not ours:
-        yield
-        return
-    termios.tcsetattr(terminal, termios.TCSANOW, [*before[:3], before[3] & ~termios.ECHO, *before[4:]])
-    try:
-        yield
-    finally:
-        termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def overflowed(step: Step) -> str:

@@ -307,7 +307,7 @@ def _check_process() -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Defers SIGINT and SIGTERM: moderngl crashes if an exception interrupts the creation of a program."""
+    """Defers SIGINT, SIGTERM and SIGHUP: moderngl crashes if an exception interrupts the creation of a program."""
     received: list[int] = []
     try:
         with handled(lambda number, _: received.append(number), default=False):

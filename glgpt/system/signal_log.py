@@ -1,8 +1,16 @@
-"""Records the order in which signals arrive, because Python handles pending signals in the order of their numbers."""
+"""Names the signals that end a command, and records the order in which they arrive.
+
+Python handles pending signals in the order of their numbers, so it does not tell which signal was first.
+"""
 
 import os
 import signal
 from collections.abc import Container
+
+# The signals that end a command, each with the word that the command prints; Windows has no SIGHUP
+ENDINGS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+if hasattr(signal, "SIGHUP"):
+    ENDINGS[signal.SIGHUP] = "terminal closed"
 
 _reading = -1  # the reading end of a pipe to which Python writes the number of each signal as it arrives
 

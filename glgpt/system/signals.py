@@ -1,9 +1,11 @@
-"""Handles SIGINT and SIGTERM: `unwinding` turns them into exceptions; `handled` makes them call a function."""
+"""Handles SIGINT, SIGTERM and SIGHUP: `unwinding` turns them into exceptions; `handled` makes them call a function."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -11,15 +13,19 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from glgpt.system.signal_log import first
+from glgpt.system.signal_log import ENDINGS, first
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NUMBERS = tuple(ENDINGS)
 CHECK_INTERVAL_S = 0.2  # seconds between checks that the exception was not swallowed
 CLEANUP_TIMEOUT_S = 2.0  # seconds for the clean-up, after which another signal ends the process
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised for SIGTERM, so that `with` and `finally` blocks clean up as for Ctrl-C."""
+    """Raised for SIGTERM and SIGHUP, so that `with` and `finally` blocks clean up as for Ctrl-C."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.number = number
 
 
 class Unwinding:
@@ -58,7 +64,7 @@ class Unwinding:
         self._ended.set()
 
     def _error(self) -> KeyboardInterrupt:
-        return Terminated() if self.number == signal.SIGTERM else KeyboardInterrupt()
+        return KeyboardInterrupt() if self.number == signal.SIGINT else Terminated(self.number)
 
     def _watch(self) -> None:
         while not self._ended.wait(CHECK_INTERVAL_S):
@@ -88,7 +94,7 @@ def importing(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def unwinding(leave: Callable[[int], object] | None = None) -> Iterator[None]:
-    """Makes SIGINT raise KeyboardInterrupt and SIGTERM raise Terminated, unless the signal is ignored.
+    """Makes SIGINT raise KeyboardInterrupt, and SIGTERM and SIGHUP raise Terminated, unless the signal is ignored.
 
     Does nothing outside the main thread: Python sets handlers only there.
     """
@@ -102,16 +108,32 @@ def unwinding(leave: Callable[[int], object] | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handled(note: Callable[[int, Any], None], *, default: bool) -> Iterator[None]:
-    """Makes SIGINT and SIGTERM call `note` inside the block, unless the signal is ignored.
+    """Makes SIGINT, SIGTERM and SIGHUP call `note` inside the block, unless the signal is ignored.
 
     A signal with the default action, which ends the process, calls `note` only if `default` is True. Does nothing
     outside the main thread: Python sets handlers only there.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {s: signal.getsignal(s) for s in NUMBERS if here}
+
+    def on_signal(number: int, frame: Any) -> None:
+        if number not in (signal.SIGINT, signal.SIGTERM):
+            _leave_closed_terminal()
+        note(number, frame)
+
     own = {s: h for s, h in before.items() if callable(h) or (default and h == signal.SIG_DFL)}
     with contextlib.ExitStack() as stack:  # restores all handlers, even if a signal arrives in between
         for number, handler in own.items():
             stack.callback(signal.signal, number, handler)
-            signal.signal(number, note)
+            signal.signal(number, on_signal)
         yield
+
+
+def _leave_closed_terminal() -> None:
+    """Redirects output to the null device if its terminal is closed: a write would fail, and end the clean-up."""
+    for output in (1, 2):
+        with contextlib.suppress(OSError):  # the output itself may be closed
+            if stat.S_ISCHR(os.fstat(output).st_mode) and not os.isatty(output):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, output)
+                os.close(null)

@@ -31,7 +31,7 @@ RECENT = 50  # maximum number of recent results over which tokens/s is measured
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Yields a list that receives the number of the first SIGINT or SIGTERM.
+    """Yields a list that receives the number of the first SIGINT, SIGTERM or SIGHUP.
 
     A second signal raises the exception that the first one would raise without this context manager.
     """

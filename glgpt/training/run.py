@@ -49,8 +49,8 @@ def train(
     (default "nano") or from the checkpoint `init`, and accepts any field of `training.settings.Settings`. With
     `resume`, the run in the folder `resume` continues, on the same device bit for bit as if it had never stopped. It
     keeps its text, and all settings except given ones of `CHANGEABLE`; a run that was started with `text` must be given
-    the same text again. An interrupt (Ctrl-C, SIGTERM) ends a run early with a checkpoint; a second interrupt ends it
-    immediately.
+    the same text again. An interrupt (Ctrl-C, SIGTERM, a closed terminal) ends a run early with a checkpoint; a second
+    interrupt ends it immediately.
 
     `callbacks` are notified of steps, validations, samples and checkpoints.
 

@@ -1,4 +1,4 @@
-"""Tests SIGINT and SIGTERM at any moment of a command: the command prints one line and exits with 130 or 143."""
+"""Tests signals at any moment of a command: the command prints one line and exits with 128 + the signal's number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ COMMANDS = {
     "train --help": ["train", "--help"],
     "dump": ["dump", "To be", "--out", "pictures"],  # draws with matplotlib
 }
-EXPECTED = {signal.SIGINT: (130, "glgpt: interrupted\n"), signal.SIGTERM: (143, "glgpt: terminated\n")}
+EXPECTED = {
+    signal.SIGINT: (130, "glgpt: interrupted\n"),
+    signal.SIGTERM: (143, "glgpt: terminated\n"),
+    signal.SIGHUP: (129, "glgpt: terminal closed\n"),
+}
 
 
 def caught(pid: int) -> bool:

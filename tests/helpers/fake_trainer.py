@@ -180,9 +180,10 @@ def metrics(run: str | Path) -> list[dict[str, Any]]:
 if __name__ == "__main__":  # `python fake_trainer.py train …` runs the command with this trainer
     sys.modules["glgpt.training.trainer"] = sys.modules["__main__"]
     vars(loop)["loss_curve"] = draw_nothing
-    from glgpt.__main__ import LINES, entry, leave
+    from glgpt.__main__ import entry, leave
+    from glgpt.system.signals import NUMBERS
 
-    for number in LINES:  # the first thing that `entry` does
+    for number in NUMBERS:  # the first thing that `entry` does
         signal.signal(number, leave)
     if mark := os.environ.get("FAKE_STARTED"):  # for a test that waits until the command runs
         Path(mark).touch()

@@ -125,6 +125,24 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() -> None:
 
 
 @pytest.mark.slow
+def test_a_run_whose_terminal_is_closed_writes_a_checkpoint() -> None:
+    terminal, end = os.openpty()
+    process = subprocess.Popen(
+        # a terminal that is closed sends SIGHUP only to the session that it controls
+        ["setsid", "--ctty", sys.executable, fake_trainer.__file__, *train_args("run", 5000)],
+        env=os.environ | {"FAKE_SECONDS": "0.01"},
+        stdin=end,
+        stdout=end,
+        stderr=end,
+    )
+    os.close(end)
+    until(lambda: os.read(terminal, 4096) and Path("run/metrics.jsonl").exists() and len(metrics("run")) > 4, 60)
+    os.close(terminal)
+    assert process.wait(timeout=30) == 129
+    assert fake_trainer.Trainer.load("run", batch=4).steps_done == metrics("run")[-1]["step"] > 4
+
+
+@pytest.mark.slow
 def test_a_second_ctrl_c_leaves_at_once() -> None:
     process = command(*train_args("run", 5000), FAKE_SECONDS="60")  # a step takes longer than the test waits
     until(lambda: Path("run/metrics.jsonl").exists(), 60)
