@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, TypeVar
 
 from glgpt.errors import GlgptError
 from glgpt.system.memory import available_memory
@@ -36,11 +37,11 @@ def in_processes(function: Callable[[A], R], arguments: Sequence[A], processes: 
     a module's, and arguments and results must be picklable. After an error or an interrupt, ends the other processes.
     Raises GlgptError if the system ends a process, for example because memory does not suffice.
     """
-    pool = _pool(processes) if processes > 1 else None
+    context = _Context()
+    pool = _pool(processes, context) if processes > 1 else None
     if pool is None:
         yield from ((i, function(argument)) for i, argument in enumerate(arguments))
         return
-    before = set(multiprocessing.active_children())
     try:
         with _blocked():
             waiting = {pool.submit(function, argument): i for i, argument in enumerate(arguments)}
@@ -49,8 +50,9 @@ def in_processes(function: Callable[[A], R], arguments: Sequence[A], processes: 
             for future in done:
                 yield waiting.pop(future), future.result()
     except BaseException as error:
-        for process in set(multiprocessing.active_children()) - before:
-            process.terminate()
+        for process in context.created:
+            if process.pid:
+                process.terminate()
         if isinstance(error, BrokenProcessPool):
             raise GlgptError(
                 "a process was ended from outside, perhaps for lack of memory: free some, or use fewer processors "
@@ -61,9 +63,21 @@ def in_processes(function: Callable[[A], R], arguments: Sequence[A], processes: 
         pool.shutdown(cancel_futures=True)
 
 
-def _pool(processes: int) -> ProcessPoolExecutor | None:
+class _Context(SpawnContext):
+    """Starts the processes of a pool, and lists those it created; a fork would copy locks that other threads hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
+        """Returns a new process, which the pool starts."""
+        self.created.append(SpawnProcess(*args, **options))
+        return self.created[-1]
+
+
+def _pool(processes: int, context: _Context) -> ProcessPoolExecutor | None:
     """Returns a pool of processes; None if the system does not support it, for example for lack of semaphores."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
     try:
         return ProcessPoolExecutor(processes, context, _end_with_parent)
     except (OSError, ImportError, NotImplementedError):

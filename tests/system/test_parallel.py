@@ -31,6 +31,14 @@ def fail(x: int) -> int:
     return x
 
 
+def fail_late(x: int) -> int:
+    """Fails for 1 after half a second."""
+    time.sleep(x / 2)
+    if x == 1:
+        raise GlgptError("one is wrong")
+    return x
+
+
 def end(x: int) -> int:
     """Ends the process like the system does if memory does not suffice."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -61,6 +69,21 @@ def test_an_error_ends_the_other_processes() -> None:
     with pytest.raises(GlgptError, match="one is wrong"):
         list(in_processes(fail, [0, 1], 2))
     assert time.monotonic() - start < 30 and not multiprocessing.active_children()
+
+
+def test_processes_of_others_outlive_an_error() -> None:
+    """Regression: an error also ended processes that another thread had started during the calls."""
+    calls = in_processes(fail_late, [0, 1], 2)
+    assert next(calls)
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    other.start()
+    try:
+        with pytest.raises(GlgptError, match="one is wrong"):
+            next(calls)
+        assert multiprocessing.active_children() == [other]
+    finally:
+        other.terminate()
+        other.join()
 
 
 def test_a_process_that_is_ended_from_outside_is_reported() -> None:
