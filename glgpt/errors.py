@@ -25,7 +25,14 @@ class DeviceError(GlgptError):
 
 
 class TextureError(DeviceError):
-    """A texture that the driver refuses, for example because memory does not suffice."""
+    """A texture that the driver refuses, for example because memory does not suffice.
+
+    The message consists of `reason` (which texture was refused, and why) and `remedy` (what to do).
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
 
 
 def is_utf8(text: str) -> bool:

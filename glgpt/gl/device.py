@@ -186,14 +186,11 @@ class Device:
         try:
             texture = self.ctx.texture_array((width, height, layers), 4, dtype=dtype)
         except moderngl.Error as error:
-            raise TextureError(f"the driver refused texture {name}, {width} x {height} x {layers}: {error}") from error
+            raise _refused(name, width, height, layers, str(error)) from error
         trouble = self.ctx.error
         if trouble != "GL_NO_ERROR":  # moderngl does not check for this error, which reports a lack of memory
             texture.release()
-            raise TextureError(
-                f"the driver refused texture {name}, {width} x {height} x {layers} ({trouble}); "
-                "use a smaller model, --dtype f16, q8 or q4, or --device software"
-            )
+            raise _refused(name, width, height, layers, trouble)
         texture.filter = (moderngl.NEAREST, moderngl.NEAREST)
         texture.repeat_x = texture.repeat_y = False
         self.live[id(texture)] = f"texture {name}"
@@ -303,6 +300,14 @@ def _check_process() -> None:
             "OpenGL does not survive a fork: this process was forked from one that had loaded a model; "
             'load models only after forking, or start processes with multiprocessing.get_context("spawn")'
         )
+
+
+def _refused(name: str, width: int, height: int, layers: int, why: str) -> TextureError:
+    """Returns the error for a texture that the driver refused."""
+    return TextureError(
+        f"the driver refused texture {name}, {width} x {height} x {layers} ({why})",
+        "use a smaller model, --dtype f16, q8 or q4, or --device software",
+    )
 
 
 @contextmanager

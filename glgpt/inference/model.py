@@ -474,8 +474,8 @@ class LanguageModel:
     def save_cache(self, path: str | Path) -> int:
         """Saves the part of a chat that the caches hold, for `load_cache` in another process.
 
-        The file contains the ids of the chat's text. Returns the number of tokens saved. Raises FileError for a file
-        that cannot be written, and GlgptError for a split model.
+        The file contains the ids of the chat's text. Returns the number of tokens saved. Raises OSError if the file
+        cannot be written, and GlgptError for a split model.
         """
         decoder, about = self._cached_in_file()
         return decoder.save(Path(path), about)

@@ -57,7 +57,7 @@ class Plan:
 
     def refused(self, error: TextureError) -> TextureError:
         """Returns the error for a driver that refused one of the textures."""
-        return TextureError(f"{str(error).partition('; ')[0]}: training needs {self}; {self._remedy}")
+        return TextureError(f"{error.reason}: training needs {self}", self._remedy)
 
     @property
     def _remedy(self) -> str:

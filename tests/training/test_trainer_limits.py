@@ -123,7 +123,7 @@ def test_a_driver_that_runs_out_of_memory_names_options_of_training(
 
     def refuse(own: Device, name: str, *shape: Any) -> Any:
         if name.startswith("scratch"):
-            raise TextureError(f"{why}; use a smaller model, --dtype f16, q8 or q4, or --device software")
+            raise TextureError(why, "use a smaller model, --dtype f16, q8 or q4, or --device software")
         return texture(own, name, *shape)
 
     monkeypatch.setattr(Device, "texture", refuse)

@@ -33,7 +33,8 @@ Kept = list[tuple[Chunk, list[int]]]  # the chunks that the caches hold, from po
 def save_prefix(path: Path, player: Player, kept: Kept, about: Mapping[str, str]) -> int:
     """Writes the rows of the caches that hold these chunks, and the properties `about` on which the values depend.
 
-    Returns the number of tokens. Raises FileError for a file that cannot be written.
+    Returns the number of tokens. Raises FileError if `path` is a folder or a device, and OSError if the file cannot be
+    written.
     """
     ids = [token for _, own in kept for token in own]
     names, count = _caches(player), len(ids)
