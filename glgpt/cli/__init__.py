@@ -12,6 +12,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -48,18 +49,18 @@ def main(argv: Sequence[str] | None = None, leave: Callable[[int], object] | Non
         return BROKEN_PIPE
     except OSError as error:
         return _fail(f"{quoted(error.filename)}: {error.strerror}" if error.filename else str(error))
-    except Terminated as error:
-        return _stopped(error.number, leave)
-    except KeyboardInterrupt:
-        return _stopped(signal.SIGINT, leave)
+    except KeyboardInterrupt as error:
+        return _stopped(error, leave)
     return code
 
 
-def _stopped(number: int, leave: Callable[[int], object] | None) -> int:
+def _stopped(error: KeyboardInterrupt, leave: Callable[[int], object] | None) -> int:
     """Calls `leave` if given; otherwise prints which signal ended the command.
 
     Returns the exit code of a program that the signal ended, as a shell reports it: 128 more than the signal's number.
     """
+    number = error.number if isinstance(error, Terminated) else signal.SIGINT
+    traceback.clear_frames(error.__traceback__)  # cleans up for `with` statements that were interrupted in `__enter__`
     if leave:
         with contextlib.suppress(OSError):
             sys.stdout.flush()

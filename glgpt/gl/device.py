@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +17,7 @@ import moderngl
 from glgpt.errors import ArgumentError, DeviceError, TextureError, quoted, written
 from glgpt.gl.shader_cache import enable_shader_cache
 from glgpt.program.spec import Limits
-from glgpt.system.signals import handled
+from glgpt.system.signals import deferred
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
@@ -122,7 +120,7 @@ class Device:
         """
         text = HEADERS[header] + extension + "precision highp float;\nout vec4 y;\nvoid main() { y = vec4(0.0); }\n"
         try:
-            with _uninterrupted():
+            with deferred():  # moderngl crashes if an exception interrupts the creation of a program
                 self.ctx.program(vertex_shader=HEADERS[header] + VERTEX, fragment_shader=text).release()
         except moderngl.Error:
             self.ctx.clear_errors()
@@ -147,7 +145,7 @@ class Device:
         preamble = self.preamble(options)
         vertex = SLICED_VERTEX if "slice_of_k;" in text else VERTEX
         try:
-            with _uninterrupted():
+            with deferred():  # moderngl crashes if an exception interrupts the creation of a program
                 program = self.ctx.program(
                     vertex_shader=HEADERS[options.header] + vertex, fragment_shader=preamble + text
                 )
@@ -308,18 +306,6 @@ def _refused(name: str, width: int, height: int, layers: int, why: str) -> Textu
         f"the driver refused texture {name}, {width} x {height} x {layers} ({why})",
         "use a smaller model, --dtype f16, q8 or q4, or --device software",
     )
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Defers SIGINT, SIGTERM and SIGHUP: moderngl crashes if an exception interrupts the creation of a program."""
-    received: list[int] = []
-    try:
-        with handled(lambda number, _: received.append(number), default=False):
-            yield
-    finally:
-        for number in received:
-            signal.raise_signal(number)
 
 
 def _create(index: int) -> Device:

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from glgpt.errors import FileError, GlgptError, quoted
 from glgpt.system.outputs import kind_of
+from glgpt.system.signals import deferred
 
 PACKAGE = Path(__file__).resolve().parents[1]
 MAX_JSON_BYTES = 32 << 20  # maximum size of a JSON file: a tokenizer.json with 256,000 tokens fits
@@ -196,15 +197,18 @@ def written_whole(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
     """
     with named_errors(path):
         _check_replaceable(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        name = ""
         try:
+            with deferred():  # an interrupt before `name` is set would leave the file in place
+                handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             with os.fdopen(handle, "wb") as file:
                 yield file
             if not private:  # mkstemp makes private files
                 Path(name).chmod(0o666 & ~_umask())
             Path(name).replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            if name:
+                Path(name).unlink(missing_ok=True)
             raise
 
 
@@ -246,14 +250,16 @@ def staged_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 @contextlib.contextmanager
 def workplace(out: Path) -> Iterator[Path]:
     """Yields a temporary folder next to `out`; then removes the folder, and empty parents of `out` that it created."""
-    made = [folder for folder in out.parents if not folder.exists()]
+    made, work = [folder for folder in out.parents if not folder.exists()], None
     with named_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
         try:
+            with deferred():  # an interrupt before `work` is set would leave the folders in place
+                out.parent.mkdir(parents=True, exist_ok=True)
+                work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
             yield work
         finally:
-            if not (work / OLD).exists() or out.exists():  # otherwise the earlier folder would be lost
+            # If only `work` has the earlier folder, it must not be removed.
+            if work and (not (work / OLD).exists() or out.exists()):
                 shutil.rmtree(work, ignore_errors=True)
             with contextlib.suppress(OSError):  # `rmdir` fails for a parent that holds the finished folder
                 for above in made:

@@ -1,4 +1,7 @@
-"""Handles SIGINT, SIGTERM and SIGHUP: `unwinding` turns them into exceptions; `handled` makes them call a function."""
+"""Handles SIGINT, SIGTERM and SIGHUP.
+
+`unwinding` turns them into exceptions, `handled` makes them call a function, and `deferred` delivers them later.
+"""
 
 from __future__ import annotations
 
@@ -127,6 +130,18 @@ def handled(note: Callable[[int, Any], None], *, default: bool) -> Iterator[None
             stack.callback(signal.signal, number, handler)
             signal.signal(number, on_signal)
         yield
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Delivers signals with a handler that arrive inside the block only after the block."""
+    received: list[int] = []
+    try:
+        with handled(lambda number, _: received.append(number), default=False):
+            yield
+    finally:
+        for number in received:
+            signal.raise_signal(number)
 
 
 def _leave_closed_terminal() -> None:

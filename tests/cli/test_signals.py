@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -10,9 +11,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from glgpt.cli import main
+from glgpt.system.files import workplace
 from glgpt.system.signals import Terminated, unwinding
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -170,6 +174,42 @@ def test_what_is_half_done_is_undone_whatever_comes_meanwhile() -> None:
             undone.append(True)
     assert (undone, left) == ([True], [])
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_folder_made_when_the_signal_arrives_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a signal between the creation of a temporary folder and its `try` did not remove the folder."""
+    make = tempfile.mkdtemp
+
+    def struck_mkdtemp(**where: str) -> str:
+        made = make(**where)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", struck_mkdtemp)
+    with pytest.raises(Terminated), unwinding(), workplace(tmp_path / "runs" / "new"):
+        pytest.fail("the signal was lost")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_that_arrives_when_a_block_is_entered_is_cleaned_up_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a signal between a context manager's `yield` and its block did not remove the temporary folder."""
+
+    class Struck(contextlib._GeneratorContextManager):  # type: ignore[type-arg]
+        def __enter__(self) -> object:
+            super().__enter__()
+            raise Terminated
+
+    def run(_: object) -> int:
+        with Struck(workplace.__wrapped__, (tmp_path / "runs" / "new",), {}):  # type: ignore[attr-defined]
+            return 0
+
+    parsed = SimpleNamespace(parse_args=lambda _: SimpleNamespace(run=run))
+    monkeypatch.setattr("glgpt.cli.parser.build_parser", lambda _: parsed)
+    left = []
+    main([], lambda number: left.append((number, list(tmp_path.iterdir()))))
+    assert left == [(signal.SIGTERM, [])]
 
 
 if __name__ == "__main__":
