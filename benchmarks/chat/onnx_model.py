@@ -4,8 +4,8 @@
     glgpt convert smollm2 --to smollm2-hf
     .venv-onnx/bin/python benchmarks/chat/onnx_model.py smollm2-hf smollm2-onnx
 
-q8 quantises the matrix products dynamically. q4 stores the weights of the products in blocks of 32; the embedding,
-which is also the head, remains in f32.
+In q8, weights are 8-bit integers, and the inputs of matrix products are quantised while the model runs. In q4, the
+weights of products are 4-bit integers with one scale for 32 weights; the embedding, which is also the head, stays f32.
 """
 
 from __future__ import annotations

@@ -37,8 +37,9 @@ async function transformers({ threads, dtype }) {
 const ENGINES = { wllama, transformers };
 
 /**
- * Returns the text, and milliseconds: from the opening of the page until the model was loaded (`loaded`), from then to
- * the first token (`first`), and from each token to the next (`each`).
+ * Returns the text and times in milliseconds. `loaded`: from the opening of the page until the model was loaded;
+ * `first`: from when the model was loaded until the first token; `each`: from each token to the next. An engine passes
+ * pieces of the text to the callback, with `counts` false if it reports the token in a separate call.
  */
 globalThis.measure = async ({ engine, prompt, tokens, ...options }) => {
   const generate = await ENGINES[engine](options);

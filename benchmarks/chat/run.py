@@ -112,10 +112,10 @@ class Contender:
 
 
 class _IsolatedFiles(StaticFiles):
-    """Serves files with the headers that isolate a page; only isolated pages have threads in WebAssembly."""
+    """Serves files with the headers COOP and COEP, without which a page has no threads in WebAssembly."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
-        """Returns the answer, with the headers added."""
+        """Returns StaticFiles' response with the headers COOP and COEP added."""
         answer = super().file_response(*args, **options)
         answer.headers.update(ISOLATED)
         return answer
@@ -124,7 +124,7 @@ class _IsolatedFiles(StaticFiles):
 def rivals_site(folder: Path, isolated: bool) -> Starlette:
     """Returns an application that serves `folder` (`rivals.html`, the models) and the packages that the page loads.
 
-    If `isolated`, the server sends the headers that a page needs for threads in WebAssembly.
+    If `isolated`, the server sends the headers COOP and COEP, which a page needs for threads in WebAssembly.
     """
     files = _IsolatedFiles if isolated else StaticFiles
     packages = Mount("/npm", files(directory=HERE / "node_modules"))
@@ -230,7 +230,7 @@ def contenders(stack: ExitStack, folder: Path, args: argparse.Namespace) -> Iter
     engines: list[tuple[str, Measured]] = [("wllama", {"engine": "wllama", "context": CONTEXT})]
     engines += [(f"transformers.js {d}", {"engine": "transformers", "dtype": d}) for d in ("q8", "q4") if args.onnx]
     for threads in args.threads:
-        isolated = threads > 1  # WebAssembly has threads in isolated pages only
+        isolated = threads > 1  # one thread is measured without COOP and COEP, as on a simple static host
         root = stack.enter_context(serving(rivals_site(site, isolated)))
         plural = "s" if threads > 1 else ""
         for name, options in engines:
@@ -273,9 +273,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds; results are their medians")
     parser.add_argument("--tokens", type=int, default=TOKENS, help=f"tokens of each text (default {TOKENS})")
     threads = sorted({1, os.cpu_count() or 1})
-    parser.add_argument("--threads", type=int, nargs="+", default=threads, help="threads of the CPU engines")
+    parser.add_argument("--threads", type=int, nargs="+", default=threads, help="threads of the engines but glgpt")
     parser.add_argument("--onnx", type=Path, metavar="DIR", help="the model for transformers.js, see onnx_model.py")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="measure only these, named as in the table")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="measure only these rows of the table")
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
     parser.add_argument("--flags", default=FLAGS, help="the browser's flags, as one string")
     args = parser.parse_args()
@@ -287,7 +287,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="glgpt-bench-chat-") as folder, ExitStack() as stack:
             found = [each for each in contenders(stack, Path(folder), args) if not args.only or each.name in args.only]
             if not found:
-                parser.error("--only has no name that is measured; use the names of the table")
+                parser.error("--only contains no name of a row; use the names in the table's first column")
             runs: dict[str, list[Measured]] = {each.name: [] for each in found}
             for i in range(args.rounds):
                 for each in found:

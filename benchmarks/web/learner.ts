@@ -1,5 +1,5 @@
-// The interface of the training implementations that are compared. All of them begin with the same weights and see the
-// same windows of the same text.
+// The interface of the training implementations that are compared. They begin with the same weights, and train on the
+// same windows (sequences of `context` tokens) of the same text.
 
 import { starts, type Ids } from "../../viewer/src/training/batches";
 import type { Tensors } from "../../viewer/src/training/files";
@@ -26,7 +26,7 @@ export interface Course {
 
 export interface Learner {
   readonly engine: string;
-  /** Takes this many more steps. Resolves to their losses (nats per token) when the last step is done. */
+  /** Runs `steps` more training steps. Resolves to the losses of these steps (nats per token) after the last step. */
   take(steps: number): Promise<number[]>;
   /** Returns the size in bytes of all textures of the engine; null if the engine does not report it. */
   bytes(): number | null;

@@ -1,6 +1,6 @@
-// Compares the speed of the page's player (which runs recorded shader programs) with that of tfjs on one device, for
-// matrix products and for GPT-2 with a KV cache; with `run.py --train`, compares training steps instead (train.ts).
-// `run.py` serves this page and receives the results.
+// Compares the speed of glgpt's page with that of tfjs on one device. Measures matrix products, and GPT-2 with a KV
+// cache; with `run.py --train`, measures training steps instead (train.ts). `run.py` serves this page and receives the
+// results.
 
 import { Device } from "../../viewer/src/runtime/gl/device";
 import { Player } from "../../viewer/src/runtime/gl/player";
@@ -83,7 +83,7 @@ async function products(
     ms: time,
     gflops: (2 * m * k * n) / time / 1e6,
   });
-  // Reports the time of the faster fetch function for each dtype; the page's probe would choose this function.
+  // For each dtype, reports the time with the faster of the two `FETCHES`, which the page would choose, too.
   const rows = [row("tfjs", ms[0]!), row("glgpt f32", least(ms[1]!, ms[2]!)), row("glgpt f16", least(ms[3]!, ms[4]!))];
   return { rows, apart };
 }
@@ -92,7 +92,7 @@ function least(a: number, b: number): number {
   return Math.min(a, b);
 }
 
-/** The sampling settings that are measured with the page's player only: tfjs's model is always greedy. */
+/** The sampling settings with which the page's model is measured. tfjs's model (`TfGpt2`) is always greedy. */
 const SAMPLED = {
   "+ temp 0.8": { temperature: 0.8 },
   "+ top-k 40": { temperature: 0.8, topK: 40 },
@@ -100,7 +100,7 @@ const SAMPLED = {
   "+ shown": { temperature: 0.8, topP: 0.9, alternatives: 8 }, // the Text view's settings
 };
 
-/** Reads the checkpoint tensor by tensor. */
+/** Reads a safetensors file, one tensor at a time, and adds each tensor to tfjs's model. */
 async function load(model: TfGpt2, name: string): Promise<void> {
   const range = async (from: number, to: number) => {
     const response = await fetch(name, { headers: { Range: `bytes=${from}-${to - 1}` } });
@@ -131,8 +131,8 @@ async function models(task: Task): Promise<{ rows: Row[]; tokens: Record<string,
   const sampled: Record<string, number[]> = {};
   const said: Record<string, number[]> = {};
   for (let round = -1; round < task.rounds; round++) {
-    // The ids differ in each round, so that no KV cache of an earlier round holds them. The first round compiles and is
-    // not counted.
+    // Each round has other ids, so that the page cannot reuse the KV cache of an earlier round. Round -1 compiles the
+    // shaders, and its times are not recorded.
     const id = (i: number) => (7919 * (i + 1) + 104729 * (round + 2)) % task.config.vocab_size;
     const ids = (count: number) => Array.from({ length: count }, (_, i) => id(i));
     for (const [engine, generate] of Object.entries(contenders)) {

@@ -5,7 +5,7 @@ import * as rareCalls from "../../viewer/src/rare-calls";
 import type { Source } from "../../viewer/src/runtime/engine/source";
 import type { Player } from "../../viewer/src/runtime/gl/player";
 
-const TARGET = 250; // target ms of a measured series of plays (a play executes the passes of an entry once)
+const TARGET = 250; // target ms of a measured series of plays (a play runs an entry's passes once)
 
 async function fetched(name: string): Promise<Response> {
   const response = await fetch(name);
@@ -40,9 +40,9 @@ export interface Contender {
 }
 
 /**
- * Returns each contender's milliseconds per play, the median of the rounds. The contenders are measured in turns. A
- * round measures one play and a series of n + 1 plays (n <= `most`); their difference divided by n excludes the
- * readback.
+ * Returns each contender's milliseconds per play, the median of the rounds. A round measures each contender once: the
+ * time of one play, and the time of n + 1 plays (n <= `most`). The difference of these two times, divided by n, does
+ * not contain the time of the readback.
  */
 export async function slopes(
   contenders: Contender[],
@@ -65,11 +65,11 @@ export async function slopes(
   return found.map(median);
 }
 
-const SURE = 0.85; // minimum ratio of the second best sample to the best, for a peak that is certain
+const SURE = 0.85; // `peakOf` is sure if the second highest sample is at least this share of the highest
 
 /**
- * Returns the peak rate: the highest sample, since other work on the device and a low clock rate can only reduce a
- * sample. `sure` is true if a second sample is close to the highest, which is then not an error of the timer.
+ * Returns the highest sample as the peak rate, since other work on the device and a low clock rate can only reduce a
+ * sample. `sure` is true if another sample is close to the highest, so that the highest is no error of the timer.
  */
 export function peakOf(samples: readonly number[]): {
   rate: number;
@@ -79,7 +79,7 @@ export function peakOf(samples: readonly number[]): {
   return { rate, sure: second >= SURE * rate && rate > 0 };
 }
 
-/** Returns a function that measures the milliseconds of `count` plays of an entry and of a read that waits for them. */
+/** Returns a function that plays an entry `count` times, waits by reading a result, and returns the milliseconds. */
 export function timer(
   player: Player,
   entry: string,
@@ -89,7 +89,7 @@ export function timer(
     const start = performance.now();
     for (let i = 0; i < count; i++) {
       player.play(entry);
-      player.device.gl.flush(); // without it, a driver may skip draws that the next play overwrites
+      player.device.gl.flush(); // without a flush, a driver may skip draws whose output the next play overwrites
     }
     await player.read(texture, 0, 1);
     return performance.now() - start;
@@ -97,8 +97,8 @@ export function timer(
 }
 
 /**
- * Returns the page's `Glgpt` object as on a second visit: all shaders are compiled, and the program is the recording
- * that was measured to be the fastest.
+ * Returns the page's `Glgpt` object as on a second visit: all shaders are compiled, and the kernel is the one that the
+ * probe measured to be the fastest on this device.
  */
 export async function warmedUp(source: Source): Promise<Glgpt> {
   const first = new Glgpt(rareCalls, source);

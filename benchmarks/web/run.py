@@ -6,9 +6,9 @@
     python benchmarks/web/run.py --train                compare training steps with tfjs and jax-js
     python benchmarks/web/run.py --train --sizes nano small --dtype f16
 
-Weights are random, fixed by seeds, and the same on both sides. The page's time per token is the one that
-`glgpt.generate` reports. All trainings begin with the same weights on the same text, and their first losses must agree.
-With --train, --dtype is the precision of the page only; the other engines train in f32.
+The page and tfjs have the same random weights, from fixed seeds. The page's time per token is the one that
+`glgpt.generate` reports. With --train, all engines begin with the same weights and train on the same text, and their
+first losses must agree; --dtype is the precision of the page only, since the other engines train in f32.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ FLAGS = (
     "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--disable-background-timer-throttling --disable-renderer-backgrounding"
 )
-SILENCE = 300  # seconds without a message after which the run is aborted
-# Maximum difference between two engines' values of a product. The values are up to 150; f16 rounds these by up to 0.06.
+SILENCE = 300  # seconds without a message from the page after which the run is aborted
+# Maximum difference between a product's values in glgpt and tfjs. Values are up to 150; f16 rounds 150 by up to 0.06.
 TOLERANCE = {"f32": 1e-3, "f16": 0.25}
 
 
 def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None:
-    """Writes all files for the page: programs and matrices of the products; a model as a checkpoint and as a page.
+    """Writes all files for the page: the task, the products, and a random model.
 
-    If `only` is "products", writes no model.
+    The model is written as a checkpoint, which tfjs loads, and as an exported page. If `only` is "products", no model
+    is written.
     """
     config = GPT2Config()
     task = {
@@ -81,7 +82,7 @@ def make_folder(folder: Path, dtype: str, rounds: int, only: str | None) -> None
 
 
 def make_products(folder: Path) -> None:
-    """Writes a program for each kernel, dtype and number of rows, and the matrices, as plain f32 and as texels."""
+    """Writes a program for each kernel, dtype and number of rows, and the matrices: plain f32 for tfjs, and texels."""
     folder.mkdir()
     k, n = SHAPE
     random = np.random.default_rng(0)
@@ -138,7 +139,7 @@ def finish(result: dict[str, Any]) -> dict[str, Any]:
     theirs = {(r["name"], r["shape"]): r["ms"] for r in result["rows"] if r["engine"] == "tfjs"}
     for row in result["rows"]:
         other = theirs.get((row["name"], row["shape"]))
-        row["ratio"] = other / row["ms"] if other else None  # None for sampling, which tfjs's model does not do
+        row["ratio"] = other / row["ms"] if other else None  # None for sampling: tfjs's model is always greedy
     if "tokens" in result:
         expected, found = (ids for _, ids in sorted(result["tokens"].items(), reverse=True))
         result["same_tokens"] = sum(a == b for a, b in zip(expected, found, strict=True)) / len(expected)
@@ -152,9 +153,9 @@ def table(result: dict[str, Any]) -> str:
         rate = f"{r['gflops']:9.1f} GFLOPS" if "gflops" in r else " " * 16
         ratio = "" if r["engine"] == "tfjs" or r["ratio"] is None else f"{r['ratio']:8.2f}x"
         lines.append(f"{r['name']:11} {r['shape']:22} {r['engine']:10} {r['ms']:10.2f} ms {rate} {ratio}")
-    lines += ["", "x: how many times as fast as tfjs"]
+    lines += ["", "x: tfjs's time divided by glgpt's"]
     if "same_tokens" in result:
-        lines += [f"{result['same_tokens']:.0%} of the greedy tokens are the same on both sides"]
+        lines += [f"{result['same_tokens']:.0%} of the greedy tokens of glgpt and tfjs are the same"]
     return "\n".join(lines)
 
 

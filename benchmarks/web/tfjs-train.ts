@@ -1,7 +1,7 @@
 // The training step in tfjs's WebGL backend, with a hand-written backward pass. It is as fast as tfjs's public
-// operations allow: one product computes queries, keys and values; sums are products with ones; operations have packed
-// kernels; constants stay on the device; parameters of one kind are updated together; nothing is read back before the
-// last step is done.
+// operations allow: one product computes queries, keys and values; sums are computed as products with matrices of ones;
+// only operations with packed kernels (2x2 values per texel) are used; constants stay on the device; parameters of one
+// kind are updated together; nothing is read back before the last step is done.
 
 import "@tensorflow/tfjs-backend-webgl";
 import * as tf from "@tensorflow/tfjs-core";
@@ -17,7 +17,7 @@ interface Group {
   sizes: number[];
   axis: 0 | 1;
   decay: number;
-  state: [M, M, M]; // values, first and second moments; the moments lack their factor (1 - beta)
+  state: [M, M, M]; // values, first and second moments; `update` applies the moments' factor (1 - beta)
 }
 
 export class TfLearner implements Learner {
@@ -72,7 +72,8 @@ export class TfLearner implements Learner {
   }
 
   bytes(): number {
-    return (tf.memory() as unknown as { numBytesInGPU: number }).numBytesInGPU; // includes textures kept for reuse
+    // Includes unused textures that tfjs keeps for reuse.
+    return (tf.memory() as unknown as { numBytesInGPU: number }).numBytesInGPU;
   }
 
   close(): void {
@@ -121,7 +122,7 @@ export class TfLearner implements Learner {
     return loss;
   }
 
-  /** Returns a constant that is made once and stays on the device; else, tfjs would upload it for each operation. */
+  /** Returns a constant, made once and kept on the device. A new one for each operation would be uploaded each time. */
   private kept<T extends tf.Tensor>(name: string, make: () => T): T {
     const found = this.constants.get(name) ?? tf.keep(make());
     this.constants.set(name, found);
@@ -140,7 +141,7 @@ export class TfLearner implements Learner {
     return this.w.get(name)!;
   }
 
-  /** Stores a gradient, and keeps it when `tf.tidy` disposes the other tensors of the backward pass. */
+  /** Stores a gradient, and protects it from `tf.tidy`, which disposes the other tensors of a layer's backward pass. */
   private note(name: string, gradient: M): void {
     this.d.set(name, tf.keep(gradient));
   }

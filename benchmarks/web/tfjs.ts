@@ -1,6 +1,6 @@
-// GPT-2 in tfjs's WebGL backend, as fast as tfjs's public operations allow: products with fused bias, normalization in
-// one kernel after the mean and the variance, the attention scale folded into the query weights, and no readback
-// between the first and the last token.
+// GPT-2 in tfjs's WebGL backend, as fast as tfjs's public operations allow: a product adds its bias in the same kernel;
+// one kernel applies a norm to a matrix whose mean and variance are known; the query weights contain the attention
+// scale; nothing is read back between the first and the last token.
 
 import "@tensorflow/tfjs-backend-webgl";
 import * as tf from "@tensorflow/tfjs-core";
@@ -40,8 +40,8 @@ export class TfGpt2 {
       const scale = Math.sqrt(this.config.n_head / width); // 1 / sqrt(d_head), for the queries
       for (let i = 0; i < values.length; i++) if (i % (3 * width) < width) values[i]! *= scale;
     }
-    // The head has a separate copy of the embedding: packed and unpacked kernels would read a shared tensor in turn, so
-    // that tfjs would repack the tensor each time.
+    // The head has a separate copy of the embedding. If both shared a tensor, `matMul` would read it packed (2x2 values
+    // per texel) and `gather` unpacked, so that tfjs would convert the tensor for each token.
     if (name === "wte.weight") this.weights.set("head", tf.tensor(values, shape));
     const row = name.includes("ln_"); // batchNorm requires mean and bias of equal ranks
     this.weights.set(name, tf.tensor(values, row ? [1, ...shape] : shape));
@@ -94,7 +94,7 @@ export class TfGpt2 {
     return [this.linear(joined, `h.${layer}.attn.c_proj`), [k, v]];
   }
 
-  /** Computes the tanh form of GELU with the logistic function: one exponential, and five products and sums. */
+  /** Computes the tanh approximation of GELU, as x * s(x * (c + 0.044715 * c * x^2)) with the logistic function s. */
   private gelu(x: tf.Tensor2D): tf.Tensor2D {
     const c = 2 * Math.sqrt(2 / Math.PI);
     const slope = tf.add(tf.mul(tf.square(x), c * 0.044715), c);
@@ -123,7 +123,7 @@ export class TfGpt2 {
     });
   }
 
-  /** Returns greedy tokens after `prompt`, and the milliseconds of the first token and of all others together. */
+  /** Returns greedy tokens after `prompt`, and the milliseconds until the first token and from there to the last. */
   async generate(prompt: number[], tokens: number): Promise<{ ids: number[]; prefillMs: number; decodeMs: number }> {
     const begin = performance.now();
     let state = tf.tidy(() => this.forward(tf.tensor1d(prompt, "int32"), null));
@@ -143,7 +143,7 @@ export class TfGpt2 {
   }
 }
 
-/** The product of x `[m, k]` and w `[k, n]`, which stay on the device after the first product. */
+/** The product of x `[m, k]` and w `[k, n]`. Both factors stay on the device after the first product. */
 export class TfProduct {
   private readonly x: tf.Tensor2D;
   private readonly w: tf.Tensor2D;
@@ -153,7 +153,7 @@ export class TfProduct {
     this.w = tf.tensor2d(w, [k, n]);
   }
 
-  /** Returns the milliseconds of `count` products. All results are kept until the last is done, so none is skipped. */
+  /** Returns the milliseconds of `count` products. Results are kept until the end, so that no product is skipped. */
   async time(count: number): Promise<number> {
     const start = performance.now();
     const found: tf.Tensor2D[] = [];

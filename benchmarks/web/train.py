@@ -21,7 +21,7 @@ from glgpt.program.spec import Limits
 from glgpt.training.program import Recipe
 from glgpt.training.settings import PRESETS
 
-# Size -> engines that are compared with the page. jax-js would take minutes for a step of `small`.
+# Size of the model -> engines that are compared with the page. jax-js would take minutes for a step of `small`.
 SIZES = {"nano": ["tfjs", "jax-js"], "small": ["tfjs"]}
 VOCABULARY = 256  # one token per byte
 LARGEST = 16384  # maximum texture side of the programs, in texels; `small` needs more than some devices support
@@ -30,10 +30,10 @@ APART = {"f32": 1e-3, "f16": 5e-3}  # maximum difference of the first losses, in
 
 
 def make_folder(folder: Path, rounds: int, sizes: Sequence[str], precision: str = "f32") -> None:
-    """Writes all files for the page: a text, a model with which the page probes the device, and the programs.
+    """Writes all files for the page: a text, a model with which the page chooses a kernel, and programs.
 
-    For each size and kernel there is the program of a training step. Another program measures the multiply-add peak.
-    The page trains in `precision`; the other engines train in f32.
+    For each size and kernel, one program runs a training step. Another program measures the multiply-add peak. The page
+    trains in `precision`; the other engines train in f32.
     """
     (folder / "text").write_text(bundled("plays"), encoding="utf-8")
     offers = [_offer(folder, name, precision) for name in sizes]
@@ -76,14 +76,14 @@ def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
 
 
 def finish(result: dict[str, Any], precision: str = "f32") -> dict[str, Any]:
-    """Adds to each row its rates, its share of the peak, and the ratio of its time to the page's time.
+    """Adds to each row its tokens/s and GFLOPS, its share of the multiply-add peak, and its time over the page's time.
 
-    Raises GlgptError if engines do not compute the same losses.
+    Raises GlgptError if the first losses of the engines differ by more than `APART`.
     """
     for row in result["rows"]:
         ours = next(r for r in result["rows"] if r["size"] == row["size"])
         for step, (expected, loss) in enumerate(zip(ours["losses"], row["losses"], strict=True), 1):
-            if None in (expected, loss) or not abs(loss - expected) <= APART[precision]:  # None: a NaN, sent as JSON
+            if None in (expected, loss) or not abs(loss - expected) <= APART[precision]:  # JSON sends a NaN as null
                 raise GlgptError(
                     f"{row['size']}, step {step}: {row['engine']} has a loss of {loss} and the page of {expected}, "
                     "so they do not train the same model"
@@ -116,6 +116,6 @@ def table(result: dict[str, Any]) -> str:
             f"  {r['engine']:8} {r['ms']:10.1f} ms/step {spread:18} {r['tokens_per_s']:10,.0f} tokens/s "
             f"{r['gflops']:7.2f} GFLOPS {r['share']:4.0%} {memory:>9} {ratio}"
         )
-    lines += ["", "%: share of the multiply-add peak of the same run; MiB: size of all textures, if reported"]
+    lines += ["", "%: share of the multiply-add peak of this run; MiB: size of all textures, if the engine reports it"]
     lines += ["x: a step's time relative to the page's; times are medians, with the range of the rounds"]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-// Measures training steps of the page, tfjs and jax-js in turns, on one device and in one run.
+// Measures training steps of the page, tfjs and jax-js on one device, in alternating rounds.
 
 import { Player } from "../../viewer/src/runtime/gl/player";
 import type { Model } from "../../viewer/src/runtime/engine/model";
@@ -24,7 +24,7 @@ export interface TrainTask {
 interface Row {
   size: string;
   engine: string;
-  /** Milliseconds per step: the median of the rounds (`ms`), and the value of each round (`rounds`). */
+  /** Milliseconds per step: the median of all rounds. `rounds` has the value of each round. */
   ms: number;
   rounds: number[];
   /** Losses of the first steps. */
@@ -34,9 +34,9 @@ interface Row {
 }
 
 const FIRST = 4; // number of steps whose losses are compared; the first step compiles the shaders
-const TARGET = 1500; // target ms of one engine's steps in a round
+const TARGET = 1500; // ms that the steps of one engine should take in a round
 
-/** The page's training, without the page's curves, samples and checkpoints. */
+/** The page's `Trainer`, without the curves, samples and checkpoints of the page's Train tab. */
 class OurLearner implements Learner {
   readonly engine = "glgpt";
 
@@ -68,7 +68,7 @@ class OurLearner implements Learner {
       const first = firstIds(this.course, this.shape, this.trainer.steps + 1);
       results.push(...(await this.trainer.submit(this.course.ids, first, this.course.lr)));
     }
-    results.push(...(await this.trainer.drain())); // the loss of a step is read back after its update
+    results.push(...(await this.trainer.drain())); // waits for the last losses, which arrive some steps late
     return results.map(({ loss }) => loss);
   }
 
@@ -99,7 +99,7 @@ class Peak {
     return new Peak(player, flops, { engine: "fma", time: timer(player, "bench", texture) });
   }
 
-  /** Takes `count` more samples, each from the slope over a series of plays. */
+  /** Takes `count` more samples of the rate, each measured by `slopes` with one round. */
   async sample(count: number): Promise<void> {
     for (let i = 0; i < count; i++) {
       const [ms] = await slopes([this.contender], 1, Infinity);
