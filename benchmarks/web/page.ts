@@ -69,7 +69,7 @@ const SURE = 0.85; // `peakOf` is sure if the second highest sample is at least 
 
 /**
  * Returns the highest sample as the peak rate, since other work on the device and a low clock rate can only reduce a
- * sample. `sure` is true if another sample is close to the highest, so that the highest is no error of the timer.
+ * sample. `sure` is true if another sample is close to the highest, so that the highest is not an error of the timer.
  */
 export function peakOf(samples: readonly number[]): {
   rate: number;
