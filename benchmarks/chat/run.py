@@ -273,7 +273,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds; results are their medians")
     parser.add_argument("--tokens", type=int, default=TOKENS, help=f"tokens of each text (default {TOKENS})")
     threads = sorted({1, os.cpu_count() or 1})
-    parser.add_argument("--threads", type=int, nargs="+", default=threads, help="threads of the engines but glgpt")
+    numbers = "numbers of threads with which wllama, transformers.js and llama.cpp are measured"
+    parser.add_argument("--threads", type=int, nargs="+", default=threads, help=numbers)
     parser.add_argument("--onnx", type=Path, metavar="DIR", help="the model for transformers.js, see onnx_model.py")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="measure only these rows of the table")
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
