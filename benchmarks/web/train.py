@@ -78,7 +78,7 @@ def _offer(folder: Path, name: str, precision: str) -> dict[str, Any]:
 def finish(result: dict[str, Any], precision: str = "f32") -> dict[str, Any]:
     """Adds to each row tokens/s, GFLOPS, their share of the multiply-add peak, and the time divided by the page's time.
 
-    Raises GlgptError if the first losses of the engines differ by more than `APART`.
+    Raises GlgptError if the first losses of two engines differ too much.
     """
     for row in result["rows"]:
         ours = next(r for r in result["rows"] if r["size"] == row["size"])
