@@ -38,8 +38,8 @@ const ENGINES = { wllama, transformers };
 
 /**
  * Returns the text and times in milliseconds. `loaded`: from the opening of the page until the model was loaded;
- * `first`: from when the model was loaded until the first token; `each`: from each token to the next. An engine reports
- * tokens and pieces of text to the callback: in one call, or in separate calls, of which those with text do not count.
+ * `first`: from when the model was loaded until the first token; `each`: from each token to the next. An engine calls
+ * the callback once for each token. transformers.js also calls it for each piece of text, with `counts` false.
  */
 globalThis.measure = async ({ engine, prompt, tokens, ...options }) => {
   const generate = await ENGINES[engine](options);
