@@ -1,4 +1,4 @@
-"""Puts a model into your own web page: a text box, and a continuation of its text, which changes while you type.
+"""Puts a model into your own web page, which has a text box: while you type, the model continues the text in the box.
 
     python examples/own_page.py --out my-page
     glgpt serve my-page

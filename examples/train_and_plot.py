@@ -2,8 +2,8 @@
 
     python examples/train_and_plot.py play.txt --steps 300
 
-On the command line, `glgpt train` does the same, shows its progress, and continues a stopped run with --resume. Without
-a file, this example trains on the scenes in tests/data.
+On the command line, `glgpt train` trains such a model. It shows the progress, and with --resume it continues a stopped
+run. Without a file, this example trains on the scenes in tests/data.
 """
 
 from __future__ import annotations

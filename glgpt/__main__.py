@@ -1,4 +1,4 @@
-"""Runs the command `glgpt`, also as `python -m glgpt`. Installs signal handlers before it imports the rest."""
+"""Runs the command `glgpt`, also as `python -m glgpt`. Installs signal handlers before it imports `glgpt.cli`."""
 
 import os
 import signal

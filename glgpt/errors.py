@@ -36,7 +36,7 @@ class TextureError(DeviceError):
 
 
 def is_utf8(text: str) -> bool:
-    """True if UTF-8 can encode a text. It cannot encode surrogates, with which Python decodes invalid bytes."""
+    """True if UTF-8 can encode a text. It cannot encode surrogates, which Python reads for bytes that are not UTF-8."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 
 

@@ -21,10 +21,10 @@ OPEN = ("/health",)  # paths that need no key
 
 
 def api_key(given: str | None, file: str | None) -> str | None:
-    """Returns the key that the options give, else the key in the environment variable; None without either.
+    """Returns the key `given` or the key in the file, else that of the environment variable; None if there is no key.
 
-    Raises ArgumentError if both options are given. A key that is too short or has characters other than visible ASCII
-    raises ArgumentError, or FileError if it comes from a file.
+    Raises ArgumentError if a key and a file are given. A key that is too short or has characters other than visible
+    ASCII raises ArgumentError, or FileError if the key comes from a file.
     """
     if given is not None and file is not None:
         raise ArgumentError("both --api-key and --api-key-file were given; give one of them")
@@ -42,10 +42,10 @@ def api_key(given: str | None, file: str | None) -> str | None:
 
 
 class Access:
-    """Middleware that refuses requests without the key (if there is one), and those from web pages of other origins.
+    """Middleware that refuses requests without the key (unless `key` is None) and from pages outside `origins`.
 
-    Pages of `origins` may read answers (CORS). A request from any other page is refused, even if it needs no CORS
-    permission, because it would use the device too.
+    Pages of `origins` may read answers (CORS). A request from any other page is refused, even a request that browsers
+    send without CORS permission: the page could not read the answer, but the request would occupy the device.
     """
 
     def __init__(self, app: Any, key: str | None, origins: Collection[str]) -> None:

@@ -28,7 +28,7 @@ class Answer:
     created: int = field(default_factory=lambda: int(time.time()))
     _offsets: dict[int, int] = field(default_factory=dict)  # by index of a text: number of characters so far
     _parsers: dict[int, CallParser] = field(default_factory=dict)  # by index of a text, if it may call functions
-    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # by index of a text: the unsent tokens
+    _chances_left: dict[int, list[TokenChance]] = field(default_factory=dict)  # by index of a text: not yet sent
 
     def __post_init__(self) -> None:
         """Sets a random id."""
@@ -149,7 +149,7 @@ def _reason(reason: str | None, parser: CallParser) -> str | None:
 
 
 def usage(choices: Sequence[Choice], prompts: int) -> dict[str, Any]:
-    """Returns the field `usage` of an answer: its numbers of tokens.
+    """Returns the field `usage` of an answer: the numbers of tokens of the prompts and of the generated texts.
 
     `prompts` is the number of prompts; each prompt has the same number of `choices`.
     """

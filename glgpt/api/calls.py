@@ -19,7 +19,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class CallPart:
-    """A part of call number `index`; `arguments` is a piece of its JSON. Only a call's first part has `name`."""
+    """A part of call number `index`; `arguments` is a piece of the arguments' JSON. Only the first part has `name`."""
 
     index: int
     arguments: str = ""
@@ -35,7 +35,8 @@ class CallParser:
 
     A call is `{"name": …, "arguments": {…}}` between <tool_call> and </tool_call>, as Qwen, Hermes and SmolLM2 write
     it. A call that begins the text or follows another call may lack the tags, and "parameters" may replace "arguments",
-    as Llama 3 writes it. Calls of other functions stay content. After `most` calls, the rest of the text is dropped.
+    as Llama 3 writes it. Calls of other functions count as content. After `most` calls, the rest of the text is
+    dropped.
     """
 
     names: Collection[str]
@@ -76,7 +77,7 @@ class CallParser:
             self._parts.append(text)
             self._fresh = self._fresh and not text.strip()
 
-    # -- states: each returns True if the next state can run at once, and False if it needs more text -----------
+    # -- states: each returns True if the parser can continue at once, and False if it needs more text ----------
 
     def _text(self) -> bool:
         if self._fresh:

@@ -37,11 +37,11 @@ class Event:
 
 @dataclass(eq=False)
 class Choice:
-    """A text that is being generated. `emit` receives its events; `ends` are the token ids that end it.
+    """A text that is being generated. `emit` receives the text's events; `ends` are the token ids that end the text.
 
-    `row` holds the prompt and the continuation, in the batch of all texts that the model continues together. `top` is
-    the number of likeliest tokens to report with each token; None reports no log probabilities. The public methods are
-    called in the thread of the model.
+    `row` holds the prompt and the continuation; the model continues the rows of all texts together. `top` is the number
+    of likeliest tokens to report with each token; None reports no log probabilities. The public methods are called in
+    the thread of the model.
     """
 
     index: int

@@ -116,7 +116,7 @@ class Engine:
         return self._batch.waiting + sum(len(job.choices) for job in self._new)
 
     def chat_prompt(self, messages: list[dict[str, Any]], tools: Tools | None = None) -> ChatPrompt:
-        """Returns the token ids of messages; if a call is forced, they end with the text that begins a call.
+        """Returns the token ids of messages. If a function call is forced, the text that begins a call is appended.
 
         Raises GlgptError for unusable messages or a missing chat template.
         """
@@ -139,7 +139,7 @@ class Engine:
     def text_prompt(self, prompt: str | Sequence[int]) -> ChatPrompt:
         """Returns the token ids of a text, or given ids after a check. Raises GlgptError for an unusable prompt.
 
-        Does not check the ids that exceed the context.
+        Checks only the first ids, as many as the context holds: a longer prompt is refused anyway.
         """
         with self._tokenizing:
             ids = self.model.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
@@ -192,7 +192,7 @@ class Engine:
         return bool(self._jobs or self._new)
 
     def stop(self) -> None:
-        """Ends all jobs with `EndedError` and refuses others; does not wait until they have ended."""
+        """Ends all jobs with `EndedError` and refuses new jobs; does not wait until the jobs have ended."""
         with self._change:
             self._closed = True
             self._change.notify_all()
@@ -296,7 +296,7 @@ class Engine:
                     choice.row.error, choice.row.ended = choice.row.error or failure, True
         for job in list(self._jobs):
             self._report(job)
-        if failure:  # after the reports, because a lost device cannot be used again
+        if failure:  # after the reports, because `_start` raises an error if the device is lost
             self._shared.close()
             self._decoder.forget()
             self._start(self.model)
@@ -340,7 +340,7 @@ class Engine:
 
 
 def each_seed(options: SamplingOptions, count: int) -> list[SamplingOptions]:
-    """Returns options for `count` texts of one prompt, with consecutive seeds from the seed of `options` on.
+    """Returns options for `count` texts of one prompt. The seeds are consecutive and begin with the seed of `options`.
 
     If `options` has no seed, the first seed is random.
     """

@@ -17,7 +17,7 @@ from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 
 MAX_CHOICES = 32  # maximum number of texts per request
 MAX_STOPS = 16
-MAX_TOP = 20  # maximum number of likeliest tokens to report, with log probabilities
+MAX_TOP = 20  # maximum number of likeliest tokens to report with each token of an answer
 COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for text completions
 IGNORED = (
     "model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
@@ -119,7 +119,7 @@ class GenerationRequest(_Strict):
         return None
 
     def unusable(self, error: ConstraintError, field: str | None = None) -> ApiError:
-        """Returns the answer to a request whose constraint, in `field`, cannot be used."""
+        """Returns the error for a request with a constraint that cannot be used. `field` holds the constraint."""
         field = field or next((name for name, _ in self._constraints()), None)
         own = self.response_format.json_schema if field == "response_format" and self.response_format else None
         return ApiError(400, f"{quoted(own.name)}: {error}" if own and own.name else str(error), field)
@@ -252,7 +252,7 @@ def parsed(kind: type[R], body: bytes) -> R:
 
 
 def refused(error: GlgptError, param: str | None = None) -> ApiError:
-    """Returns the answer to a request that the model refuses."""
+    """Returns the error for a request that the model refuses."""
     return ApiError(400, str(error), param)
 
 

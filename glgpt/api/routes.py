@@ -45,7 +45,7 @@ from glgpt.text.untrusted.chat_template import ChatPrompt
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 4 << 20
-COMMENT_INTERVAL_S = 15.0  # seconds of silence after which a comment is sent, so that proxies keep the connection
+COMMENT_INTERVAL_S = 15.0  # a stream sends a comment after this many seconds of silence, so that proxies keep it open
 COMPILERS = 2  # maximum number of constraints that are compiled at the same time
 DRAIN_RETRY_S = 5  # seconds after which a client may try again, when the server shuts down
 
@@ -230,8 +230,8 @@ class Api:
     async def _submitted(self, request: Request, prepared: Callable[[], Job], compiled: int) -> Job:
         """Submits the job that `prepared` returns.
 
-        `prepared` compiles constraints for `compiled` texts, which may be 0. Checks before and after the compilation
-        whether the queue has enough places, and raises ApiError if it does not.
+        `compiled` is the number of texts for which `prepared` compiles a constraint; it may be 0. Raises ApiError if
+        the queue has too few places; checks this before and after the compilation.
         """
         try:
             if compiled:
@@ -317,7 +317,7 @@ def _failure(error: GlgptError) -> ApiError:
 
 
 def _fingerprint(engine: Engine) -> str:
-    """Returns an answer's `system_fingerprint`: the text of a seed depends on glgpt's version and the weight format."""
+    """Returns `system_fingerprint`: the version and the weight format, because the text of a seed depends on both."""
     return f"glgpt-{__version__}-{engine.model.dtype}"
 
 

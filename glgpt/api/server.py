@@ -23,7 +23,7 @@ AFTER_DRAIN_S = 2  # maximum seconds for connections to close, after the answers
 
 
 class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that lets running answers end after the first signal; a second signal ends it at once."""
+    """A uvicorn server that lets running answers end after one signal. A second signal ends the server at once."""
 
     api: Api
 

@@ -73,7 +73,7 @@ class Tools:
 
     @classmethod
     def asked(cls, tools: Sequence[Tool] | None, choice: Any, parallel: bool | None) -> Tools | None:
-        """Returns the tools of a request; None if the answer may not call any. Raises ApiError for invalid fields."""
+        """Returns the tools of a request; None if the answer may not call functions. Raises ApiError if invalid."""
         if not tools:
             if choice not in (None, "none", "auto"):
                 raise ApiError(400, "tool_choice needs tools", "tool_choice")
@@ -113,7 +113,8 @@ class Tools:
         calls, own = [], {}
         for i, tool in enumerate(self.functions):
             schema = tool.function.parameters or dict(NO_PARAMETERS)
-            if not COMBINED & schema.keys():  # the key would also forbid properties that only combined schemas define
+            # In a schema with combined schemas, `additionalProperties` would forbid the properties that these define.
+            if not COMBINED & schema.keys():
                 schema = {"additionalProperties": False} | schema
             try:
                 own[str(i)] = _moved(schema, f"#/$defs/{i}")
@@ -226,7 +227,7 @@ def _written(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described(messages: Sequence[dict[str, Any]], tools: Tools) -> list[dict[str, Any]]:
-    """Returns messages whose system message describes the tools, for a template that does not."""
+    """Returns messages whose system message describes the tools, for a template that does not describe tools."""
     lines = "\n".join(json.dumps(each["function"], ensure_ascii=False) for each in tools.documents())
     text, rest = SYSTEM.format(tools=lines), list(messages)
     if rest and rest[0].get("role") in ("system", "developer"):

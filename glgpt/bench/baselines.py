@@ -1,4 +1,4 @@
-"""Runs two matrix kernels of other WebGL libraries, the baselines with which the engine's products are compared."""
+"""Runs two matrix products as other WebGL libraries compute them; the engine's products are compared with these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FETCH2D = {
 
 
 class Baseline:
-    """Computes the product of x `[M, K]` and w `[K, N]` with a kernel of another library.
+    """Computes the product of x `[M, K]` and w `[K, N]` with a shader (`kernel`) that is written as in another library.
 
     A texel holds one value in the kernel `one_output`, and a block of 2 x 2 values in the kernel `block2x2`.
     """

@@ -92,8 +92,8 @@ def run_bench(
     """Runs the whole benchmark; docs/reference/cli.md documents the result.
 
     Without a `model`, measures a GPT-2 124M with random weights. `quick` uses fewer rounds and omits the products of
-    1024 rows. If the benchmark would take more than `seconds`, it also uses fewer rounds, and omits sizes that would
-    take too long. `report` receives a message before each measurement. `options` are those of `DeviceSettings`.
+    1024 rows. A benchmark that would take more than `seconds` also uses fewer rounds, and omits sizes that would take
+    too long. `report` receives a message before each measurement. `options` are those of `DeviceSettings`.
     """
     settings, clock = DeviceSettings(**options), Clock(seconds)
     if model is not None:
@@ -130,8 +130,8 @@ def products(
 ) -> list[dict[str, Any]]:
     """Measures the product of matrices [m, 768] and [768, 3072], by the engine in each format and by two baselines.
 
-    Returns a row of the report for each format and baseline, measured with the GLSL function of `FETCHES` that reads
-    texels fastest for it.
+    Returns a row of the report for each format and baseline. Each is measured with both GLSL functions that read texels
+    (`FETCHES`); the row has the time with the faster one.
     """
     k, n = SHAPE
     random = np.random.default_rng(0)
@@ -159,7 +159,7 @@ def products(
 
 
 def _products(dtype: str | None) -> str:
-    """Returns the format whose measured products are compared with a model of this dtype."""
+    """Returns the format of the measured products with which the prefill of a model of this dtype is compared."""
     return "f16" if dtype == AS_STORED else dtype or "f32"
 
 
@@ -194,7 +194,7 @@ def model_bench(
     """Measures prefill and decode; returns rows of the report, and the model's memory, passes and loading time.
 
     `loading` loads the model. `rate` is the highest rate of the measured products in the model's format, in GFLOPS; the
-    report compares the rate of prefill with it.
+    report gives the rate of prefill as a share of `rate`.
     """
     gc.collect()
     forget_peak()

@@ -1,4 +1,4 @@
-"""Measures the peak rates of a device; a benchmark reports most other rates as shares of these."""
+"""Measures the peak rates of a device; a benchmark reports most other rates as shares of the peak rates."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Measure:
     """Times several functions in alternation, so that drift of the machine affects all of them, and takes medians.
 
     A play is one call of a function. On software GL, every play is flushed, because the driver drops draws that a later
-    draw in the same batch overwrites. There are `rounds` rounds, or fewer: only the first round may begin after
-    `until`, a time of `time.monotonic`.
+    draw in the same batch overwrites. `until` is a time of `time.monotonic`. There are `rounds` rounds, but after
+    `until` no round begins, except the first one.
     """
 
     def __init__(self, device: Device, rounds: int, until: float = math.inf) -> None:
@@ -43,7 +43,7 @@ class Measure:
         self._plays: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def add(self, name: str, play: Callable[[], Any], repeats: int = 0) -> None:
-        """Adds a function to time, in series of `repeats` plays; 0: as many as take 40 ms, within 1 to 64."""
+        """Adds a function to time, in series of `repeats` plays; 0: as many plays as take 40 ms, but from 1 to 64."""
         play()
         self.finish()
         if not repeats:
@@ -79,7 +79,10 @@ class Measure:
 
 
 def fma_program(limits: Limits) -> tuple[Program, int]:
-    """Returns a program whose entry `bench` only multiplies and adds, and its operations (two per multiply-add)."""
+    """Returns a program whose entry `bench` only multiplies and adds, and the entry's number of operations.
+
+    A multiply-add counts as two operations.
+    """
     side, steps = 256, 512
     rec = Recorder(limits)
     x = rec.fixed("x", Layout(1, 4), "state")
@@ -132,7 +135,8 @@ def device_peaks(device: Device, options: Options, rounds: int, until: float = m
         rec.output(last[0])
 
     small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows per fragment, like the engine's products
-    # In panels (strips 32 texels wide), 4 x 2 fragments together read a row of a panel, 4 texels each.
+    # `across` is 4 and `by` is 2 or more for panels (strips 32 texels wide): 4 x 2 fragments together read one row of a
+    # panel, 4 texels each.
     panels = in_panels(large.rows, large.cols, device.limits.max_texture_size, 32)
     fma, flops = fma_program(device.limits)
     add("fma", fma)

@@ -1,4 +1,4 @@
-"""Benchmarks a training step: its time, how much of it the matrix products take, and its planned and actual memory."""
+"""Benchmarks a training step: its time, the share of this time outside matrix products, and its memory."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_the_model_recommends_what_a_request_leaves_out() -> None:
     [
         ({"stop": 3}, "stop", "stop is 3; it must be a string or an array"),
         ({"stop": ["a", 1]}, "stop.1", "stop.1 is 1; it must be a string"),
-        ({"stop": ["a"] * 17}, "stop", "it must be an array of at most 16"),
+        ({"stop": ["a"] * 17}, "stop", "it must be an array of at most 16 elements"),
         ({"logit_bias": {"x": 1}}, "logit_bias.x", 'logit_bias has the key "x"; keys must be an integer'),
         ({"logit_bias": {"1": 1e39}}, "logit_bias", "it must be a number up to 3e+38"),
         ({"logit_bias": {"1": -math.inf}}, "logit_bias.1", "logit_bias.1 is -Infinity; it must be a finite number"),
