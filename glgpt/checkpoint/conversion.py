@@ -32,8 +32,8 @@ DTYPES = ("f32", "f16", "q8", "q4")
 SUFFIX = ".gguf"
 MAX_F16 = 65504.0
 _KINDS = {"f32": F32, "f16": F16, "q8": TYPES[NUMBERS["Q8_0"]], "q4": TYPES[NUMBERS["Q4_1"]]}
-# With q4, these tensors are stored in eight bits, as in llama.cpp's mixed types: in four bits, they would lose the most
-# precision.
+# With q4, these tensors are stored in eight bits, as in llama.cpp's mixed types, because four bits would cost these
+# tensors the most precision.
 _PRECISE = ("token_embd", "output", "attn_v", "ffn_down")
 _BIASES = ("attention_bias", "mlp_bias")  # settings on which the model's list of tensors depends
 
@@ -47,13 +47,13 @@ def convert(
     progress: Progress | None = None,
     adapter: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Writes a model to `out`: a GGUF file if its name ends in .gguf, else a Hugging Face folder.
+    """Writes a model to `out`: a GGUF file if `out` ends in .gguf, else a Hugging Face folder.
 
     `dtype` is f32, f16, q8 (Q8_0) or q4 (Q4_1); a folder holds f32 or f16. The default is f16 if all matrices of the
     model are f16, and f32 otherwise. `adapter` is the folder of a LoRA adapter, which is added to the weights. The
-    result appears at `out` only when it is complete. Returns its path, format and dtype, and the size in bytes of the
-    GGUF file or of the folder's model.safetensors. Raises GlgptError for a model that cannot be opened or that the
-    format cannot hold.
+    file or folder appears at `out` only when it is complete. Returns its path, format and dtype, and the size in bytes
+    of the GGUF file or of the folder's model.safetensors. Raises GlgptError for a model that cannot be opened, or that
+    the file format cannot hold.
     """
     gguf = str(out).lower().endswith(SUFFIX)
     path = output_file(out, SUFFIX, option="--to") if gguf else output_folder(out, option="--to")
@@ -138,7 +138,7 @@ def _kind(own: str, columns: int, dtype: str) -> TensorType:
 
 
 def _check_written(checkpoint: Checkpoint, made: Path) -> None:
-    """Raises FileError if the written file has lost a setting of the model: GGUF has no field for some settings."""
+    """Raises FileError if the written file lacks a setting of the model: GGUF has no field for some settings."""
     with Checkpoint.open(made) as again:
         found, wanted = again.config.to_dict(), checkpoint.config.to_dict()
         if wanted["model_type"] in architecture_for(wanted).also:

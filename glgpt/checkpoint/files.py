@@ -13,7 +13,7 @@ WEIGHT_FILES = tuple(name + suffix for name in _PLAIN for suffix in ("", ".index
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Reads an index; returns the shard (a file) of each tensor.
+    """Reads an index; returns for each tensor the name of its shard (the file that holds the tensor).
 
     Raises FileError for an invalid index, such as one that names a shard outside the folder.
     """

@@ -72,7 +72,8 @@ def find_model(name_or_path: str | Path | None) -> Path:
 def _in_folder(folder: Path) -> Path:
     """Returns the folder, or its GGUF file if the folder holds one and no config.json.
 
-    Raises FileError if the folder holds no config.json and not exactly one GGUF file.
+    Raises FileError if the folder holds neither a config.json nor a GGUF file, or several GGUF files and no
+    config.json.
     """
     if (folder / CONFIG).exists():
         return folder
@@ -108,9 +109,9 @@ def model_name(name_or_path: str | Path | None, folder: Path, fields: Mapping[st
     """Returns a checkpoint's name, for messages and pages.
 
     If `name_or_path` is not the path of the model's folder or file, it is the name: a Hub name, "smollm2" or "RUN@400",
-    for example. Otherwise the name is one in the model's `config.json`, or else that of the folder or file.
-    `_name_or_path` in `config.json` is ignored unless it has the form of a Hub name: an absolute path, for example,
-    only locates a copy of the model.
+    for example. Otherwise, the name is in the model's `config.json`, or else is the name of the folder or file.
+    `_name_or_path` in `config.json` counts only if it has the form of a Hub name: an absolute path, for example, only
+    locates a copy of the model.
     """
     given = "" if name_or_path is None else str(name_or_path)
     if given and folder.resolve() != Path(given).expanduser().resolve() and not Path(given).is_dir():

@@ -15,14 +15,15 @@ MAX_ENDS = 64
 # nonsense.
 CHAT_SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.9}
 SAMPLING_RANGES = {"temperature": (0, 100), "top_k": (-1, 2**31 - 1), "top_p": (0, 1), "min_p": (0, 1)}
-_UNCHOSEN = GPT2_VOCAB_SIZE - 1  # transformers writes GPT-2's eos_token_id by default, even for a smaller vocabulary
+# By default, transformers writes this eos_token_id, that of GPT-2. With a smaller vocabulary, it is ignored here.
+_UNCHOSEN = GPT2_VOCAB_SIZE - 1
 
 
 def end_of_text(folder: Path, vocab_size: int, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """Returns the ids after which a generation stops: `eos_token_id` of the folder's files, or else the tokenizer's.
+    """Returns the ids after which a generation stops: `eos_token_id` of the folder's files, or else the tokenizer's id.
 
     `folder` may also be a GGUF file. generation_config.json takes precedence over config.json; each may have one id
-    or a list. Raises FileError, naming the file, for anything but ids of the vocabulary.
+    or a list of ids. Raises FileError, naming the file, for a value that is not an id of the vocabulary.
     """
     for name in FILES:
         value = read_model_json(folder, name).get("eos_token_id") if has_file(folder, name) else None
@@ -48,7 +49,7 @@ def _checked(value: Any, vocab_size: int, path: Path) -> tuple[int, ...]:
 def chat_sampling(folder: Path) -> dict[str, Any]:
     """Returns the default sampling of answers, as keyword arguments of `SamplingOptions`.
 
-    The default is what the model recommends, or else `CHAT_SAMPLING`. Raises FileError like `recommended_sampling`.
+    The default is what the model recommends, or else `CHAT_SAMPLING`. Raises FileError for values out of range.
     """
     return recommended_sampling(folder) or dict(CHAT_SAMPLING)
 

@@ -40,7 +40,7 @@ def download(name: str, file: str = "") -> Path:
     With `file`, downloads only this GGUF file (and its other parts, if it is split), and returns its path.
     Raises FileError if the model or the file cannot be downloaded.
     """
-    # Imported here because it is slow to import, and a local folder does not need it.
+    # Imported here because the import of huggingface_hub is slow, and a model in a local folder does not need it.
     from huggingface_hub import constants, errors
 
     hub = constants.ENDPOINT
@@ -113,7 +113,8 @@ def _fetch_gguf(name: str, file: str) -> Path:
     paths: list[Path] = []
     for part in all_parts(file):
         if not isinstance(cached(name, part), str):
-            get_hf_file_metadata(hf_hub_url(name, part))  # fails at once; hf_hub_download would retry for 20 s
+            # If the request fails, this call raises at once; hf_hub_download would retry for 20 s.
+            get_hf_file_metadata(hf_hub_url(name, part))
         revision = paths[0].parents[len(Path(part).parts) - 1].name if paths else None  # the commit of the first part
         paths.append(Path(hf_hub_download(name, part, revision=revision)))
     return paths[0]
@@ -125,9 +126,10 @@ def _fetch(name: str) -> Path:
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     if not isinstance(cached(name, "config.json"), str):
-        get_hf_file_metadata(hf_hub_url(name, "config.json"))  # fails at once; hf_hub_download would retry for 20 s
+        # If the request fails, this call raises at once; hf_hub_download would retry for 20 s.
+        get_hf_file_metadata(hf_hub_url(name, "config.json"))
     folder = Path(hf_hub_download(name, "config.json")).parent
-    missed: list[Exception] = []  # errors for files that are not cached while the Hub cannot be reached
+    missed: list[Exception] = []  # errors for files that the cache lacks, if the Hub cannot be reached
 
     def get(file: str) -> bool:
         # The folder's name is the commit. With it as the `revision`, all files are of one commit, and a file in the
@@ -143,8 +145,8 @@ def _fetch(name: str) -> Path:
             return False
         return True
 
-    # Weights are downloaded last: if the cache has them, an earlier call has already requested the small files. So if
-    # the Hub cannot be reached, a small file that the cache lacks is not an error.
+    # Weights are downloaded last. If the cache has them, an earlier call has already requested the small files. Then a
+    # small file that the cache lacks is not an error, even if the Hub cannot be reached.
     plain = () if get("tokenizer.json") else ("vocab.json", "merges.txt")
     for file in (*plain, *TOKENIZER_EXTRAS, "generation_config.json", TEMPLATE):
         get(file)

@@ -25,7 +25,7 @@ from glgpt.gguf.reader import is_gguf, open_gguf
 from glgpt.gguf.tensor import GgufTensor
 from glgpt.models.spec import ModelConfig
 
-_CHUNK = 1 << 20  # elements checked at once: temporaries stay at a few MB
+_CHUNK = 1 << 20  # number of elements checked at once, so that temporary arrays take a few MB
 
 Tensor = Stored | GgufTensor  # a tensor in a file
 Version = tuple[int, int, int]  # of a file: inode, size in bytes, time of the last change in ns
@@ -48,8 +48,8 @@ class Checkpoint:
         self.path, self.config, self._tensors = path, config, dict(tensors)
         # versions of the files that the tensors are in
         self._versions = versions or {file: _version(file) for file in {each.path for each in tensors.values()}}
-        self.whole = whole or config  # the config in the files; `config` may have fewer positions
-        self.adapter = adapter  # `read` adds its changes to the weights
+        self.whole = whole or config  # the config in the files; `shortened` limits the positions of `config`
+        self.adapter = adapter  # `read` adds the adapter's changes to the weights
         self._intact: set[Stored] = set()  # tensors that are read part by part and whose checksum matched
         self.name = name or quoted(path.resolve().name)  # for messages; see `model_name`
 
@@ -93,7 +93,7 @@ class Checkpoint:
         return set(self._tensors)
 
     def dtype(self, name: str) -> str:
-        """Returns the dtype of a tensor in the file: "F32", "F16", "BF16" or a quantised type of GGUF."""
+        """Returns the dtype that a tensor has in the file: "F32", "F16", "BF16" or a quantised type of GGUF."""
         return self._tensors[name].dtype
 
     def sample(self, name: str, count: int) -> NDArray[np.float32]:
@@ -135,7 +135,8 @@ class Checkpoint:
             yield stored
         except (OSError, ValueError) as error:
             why = f": tensor {name} cannot be read: {first_line(error)}"
-        if _version(stored.path) not in (None, self._versions[stored.path]):  # such as by the next save of a run
+        # For example, a training run that is still running has saved its next checkpoint.
+        if _version(stored.path) not in (None, self._versions[stored.path]):
             why = " changed after it was opened; run the command again"
         if why:
             raise FileError(f"{quoted(stored.path, 300)}{why}")
@@ -187,7 +188,7 @@ class Checkpoint:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._tensors.clear()  # there is nothing to close, as no file is open between reads; `read` finds no tensor now
+        self._tensors.clear()  # prevents further reads; no file is open between reads, so there is none to close
 
 
 def _version(path: Path) -> Version | None:

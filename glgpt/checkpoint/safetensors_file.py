@@ -25,8 +25,9 @@ MAX_HEADER_BYTES = 16 << 20  # a model of 1000 layers has a header of two millio
 def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
     """Returns where each tensor is in a safetensors file (`Stored`), by name, and the file's metadata.
 
-    The safetensors library checks the format; NumPy maps the tensors, because the library has no bf16 for NumPy. Raises
-    FileError, naming the file, if the file is missing or damaged, or if its header or a tensor exceeds the limits.
+    The safetensors library only checks the file. Tensors are mapped with NumPy, because the library cannot return bf16
+    as NumPy arrays. Raises FileError, naming the file, if the file is missing or damaged, or if the header or a tensor
+    exceeds `MAX_HEADER_BYTES` or `MAX_DIMENSIONS`.
     """
     name = quoted(path, 300)
     with open_input(path) as file:

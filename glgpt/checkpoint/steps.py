@@ -1,4 +1,4 @@
-"""Finds the checkpoints of earlier steps that a training run has saved: `RUN@400` names that of step 400."""
+"""Finds the checkpoints of earlier steps that a training run has saved: `RUN@400` names the checkpoint of step 400."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from glgpt.errors import FileError, quoted
 
 STEPS = "steps"  # subfolder of a run's folder
-MAX_DIGITS = 18  # of the number of a step
+MAX_DIGITS = 18  # maximum digits of a step's number
 _NAMED = re.compile(r"(.+)@(\w+)", re.DOTALL)
 
 

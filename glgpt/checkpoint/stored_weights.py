@@ -27,8 +27,8 @@ FORMAT_OF = {
     "Q6_K": "q6_k", "Q2_K": "q2_k", "Q3_K": "q6_k", "IQ4_NL": "q8", "IQ4_XS": "q6_k",
 }  # fmt: skip
 _CHUNK = 1 << 20  # values compared at once
-SAMPLE = 4096  # values of a tensor that are tested for float16; only if it holds them exactly, all values are read
-AHEAD_BYTES = 256 << 20  # maximum bytes of the texels packed ahead and the tensors being packed, together
+SAMPLE = 4096  # number of a tensor's values that are tested first; if float16 holds these exactly, all are tested
+AHEAD_BYTES = 256 << 20  # maximum bytes of texels that the caller has not taken and of tensors being packed, together
 THREADS = 4  # more threads would wait: outside NumPy's loops, Python runs only one thread at a time
 
 
@@ -49,9 +49,9 @@ def default_dtype(checkpoint: Checkpoint) -> str:
 
 
 def rounding_of_adapter(checkpoint: Checkpoint, formats: WeightFormats) -> str:
-    """Returns a message that counts the adapted tensors that `stored` formats round.
+    """Returns a message about tensors that an adapter changes and whose new values the `stored` formats round.
 
-    Returns "" if there are none, or if `formats` is one format that was chosen for all weights.
+    Returns "" if there are no such tensors, or if `formats` is one format for all weights.
     """
     if not isinstance(formats, StoredFormats):
         return ""
@@ -104,16 +104,17 @@ def _holds_blocks(checkpoint: Checkpoint, name: str, dtype: str) -> bool:
 def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[tuple[str, Iterable[Band]]]:
     """Yields each parameter's name and bands (groups of rows of texels), in the order of `layouts`.
 
-    Threads pack the next parameters in parallel, which is possible because NumPy lets other threads run while it works
-    on an array. A parameter that takes more than `AHEAD_BYTES` is packed without a thread: each band is packed when the
-    caller takes it. With fewer than `THREADS` processors, all parameters are packed without a thread. Raises GlgptError
-    for a tensor that cannot be read or exceeds the format's range.
+    While the caller uses a parameter, threads pack the next ones. The threads run in parallel, because NumPy lets other
+    threads run while it works on an array. A parameter that takes more than `AHEAD_BYTES` is packed without a thread:
+    each band is packed when the caller takes it. With fewer than `THREADS` processors, all parameters are packed
+    without a thread. Raises GlgptError for a tensor that cannot be read or exceeds the format's range.
     """
     if available_processors() < THREADS:
         yield from ((name, _bands(checkpoint, name, layout)) for name, layout in layouts.items())
         return
     names = deque(layouts)
-    begun: dict[str, Future[list[Band]] | None] = {}  # not yet taken; None: packed without a thread
+    # Parameters that a thread packs or has packed and the caller has not taken; None: packed without a thread
+    begun: dict[str, Future[list[Band]] | None] = {}
     sources = {name: source_bytes(checkpoint, name, layout) for name, layout in layouts.items()}
 
     def held(name: str) -> int:
@@ -138,7 +139,7 @@ def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[t
 
 
 def source_bytes(checkpoint: Checkpoint, name: str, layout: Layout) -> int:
-    """Returns roughly the bytes that a tensor takes while it is packed: per value, 1 in blocks, 2 in f16, else 4."""
+    """Estimates the bytes that a tensor takes while it is packed: 1 per value in blocks, 2 per f16 value, else 4."""
     count = checkpoint.config.parameters[name].count
     if _holds_blocks(checkpoint, name, layout.dtype):
         return count
@@ -175,8 +176,8 @@ def _stored_formats(checkpoint: Checkpoint) -> StoredFormats:
 def _format(checkpoint: Checkpoint, parameter: Parameter) -> str:
     """Returns the narrowest format that holds a tensor exactly; vectors are f32.
 
-    If an adapter changes the tensor, its new values need not fit the file's format exactly. If the format without the
-    adapter is quantised, the format is then q8; otherwise it is the one without the adapter, f16 or f32.
+    If an adapter changes the tensor, a quantised format need not hold the new values exactly. Therefore q8 replaces any
+    quantised format that the tensor has without the adapter; f16 and f32 stay.
     """
     if checkpoint.adapts(parameter.name):
         own = _format(checkpoint.without_adapter(), parameter)

@@ -3,7 +3,7 @@
 A `.bin` file holds a pickle, which is never executed: `_Pickle` interprets its opcodes and accepts only the few names
 that a dictionary of tensors needs. A hostile pickle could also run without end or fill the memory. Therefore there are
 limits on the bytes and the operations of the pickles (each copied element counts as one operation), on the dimensions
-of a tensor and on the length of strings. Only strings are hashed or printed.
+of a tensor and on the length of strings. Of the values in a pickle, only strings are hashed or printed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from glgpt.errors import FileError, GlgptError, quoted, written
 from glgpt.system.files import open_input
 
-# dtype name: (bytes per element, NumPy dtype of the map). Tensors of other dtypes are accepted only as buffers, which
-# are ignored.
+# dtype name: (bytes per element, NumPy dtype of the map). Tensors of other dtypes are accepted only as buffers (tensors
+# that are not weights), which are ignored.
 READABLE: dict[str, tuple[int, str]] = {"F32": (4, "<f4"), "F16": (2, "<f2"), "BF16": (2, "<u2")}
 _STORAGES = {
     "FloatStorage": ("F32", 4),
@@ -282,7 +282,7 @@ class _Pickle:
         self._file = file
         self._left = MAX_OPERATIONS
         self._stack: list[Any] = []
-        self._marked: list[list[Any]] = []  # for each mark, the stack below it
+        self._marked: list[list[Any]] = []  # for each MARK opcode, the stack before this opcode
         self._memo: dict[int, Any] = {}
 
     def value(self) -> Any:
@@ -329,7 +329,7 @@ class _Pickle:
                 stack.append(_constant(name, arg))
 
     def _collect(self, name: str) -> None:
-        """Replaces items on the stack by a tuple of them, or adds them to the list or dictionary below them."""
+        """Replaces items at the top of the stack by a tuple, or adds them to the list or dictionary below them."""
         stack = self._stack
         match name:
             case "TUPLE" | "APPENDS" | "SETITEMS":
@@ -366,7 +366,8 @@ class _Pickle:
             return made
         if name in _TENSORS and isinstance(args[0], _Storage):
             storage, start, shape, strides = args[:4]
-            if isinstance(shape, tuple) and isinstance(strides, tuple):  # a list would be copied for each tensor
+            # `torch.save` writes tuples. Lists, which may change later, would have to be copied for each tensor.
+            if isinstance(shape, tuple) and isinstance(strides, tuple):
                 return _Tensor(storage, start, shape, strides)
         if name == _PARAMETER and isinstance(args[0], _Tensor):
             return args[0]

@@ -36,7 +36,8 @@ class Parser(argparse.ArgumentParser):
         found, rest = super().parse_known_args(args, namespace)
         if self.late and getattr(found, self.late) is None:
             rest = self._take_late(found, rest)
-        if rest and self._subparsers is None:  # reported here, because the main parser would refer to its own help
+        # Reported here, because an error of the main parser would point to `glgpt --help`, not to the command's help.
+        if rest and self._subparsers is None:
             self.error(self._unknown(rest))
         return found, rest
 
@@ -62,7 +63,7 @@ class Parser(argparse.ArgumentParser):
     def _take_late(self, found: argparse.Namespace, rest: list[str]) -> list[str]:
         """Assigns a single word that follows options to the positional `late`; returns the words that are left.
 
-        Exits with an error if the positional FILE, which commands require, is missing.
+        Exits with an error if `late` is FILE, which all commands with this positional require, and no word is left.
         """
         words = rest[1:] if rest[:1] == ["--"] else [text for text in rest if text == "-" or text[:1] != "-"]
         if len(words) == 1 and rest in (words, ["--", *words]):
@@ -81,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
-        """Exits with 2 and a one-line message. Reports an unknown option, if any, rather than a missing argument."""
+        """Exits with 2 and a one-line message. If an option is unknown, reports it instead of a missing argument."""
         options = [word for word in self._given if word[:2] == "--" and word != "--"]
         unknown = [word for word in options if word.partition("=")[0] not in self._option_string_actions]
         if message.startswith("the following arguments are required") and unknown:

@@ -136,7 +136,7 @@ class ChatTerminal:
     def _interrupt(self, *_: object) -> None:
         """Handles Ctrl-C: ends the answer after its current token.
 
-        Before the answer begins, and at a second Ctrl-C, ends it at once.
+        At a second Ctrl-C, or if the answer has not begun, ends the answer at once.
         """
         if self._stopped or not self._answering:
             raise KeyboardInterrupt
@@ -232,7 +232,7 @@ def saved_messages(path: Path) -> list[dict[str, Any]]:
     try:
         return checked_messages(found.get("messages"))
     except GlgptError as error:
-        why = str(error).partition("; ")[0]  # without the error's remedy, which is for callers in Python
+        why = str(error).partition("; ")[0]  # omits what the error tells callers in Python to do
         raise FileError(f"{name} is not a saved conversation: {why}; {instead}") from None
 
 
@@ -240,11 +240,16 @@ class WrappedLines:
     """Breaks streamed text between words: a word that reaches the edge of the terminal moves to the next line."""
 
     def __init__(self, columns: int) -> None:
-        self._columns = columns - 1  # terminals differ in where the cursor is after a character in the last column
+        # The last column is not used: after a character in it, the cursor's place depends on the terminal.
+        self._columns = columns - 1
         self._at, self._word = 0, ""  # column of the cursor, and the written part of the current word
 
     def push(self, text: str) -> str:
-        """Returns the characters to write for more text; they may first erase the beginning of a word."""
+        """Returns the characters to write for more text.
+
+        If a word does not fit the line, they first erase the part of the word that was written, and repeat this part in
+        the next line.
+        """
         return "".join(map(self._next, text.expandtabs(4)))
 
     def _next(self, char: str) -> str:
@@ -254,7 +259,7 @@ class WrappedLines:
             return char
         if self._at + width > self._columns:
             own = _width(self._word)
-            if char == " " or own >= self._columns // 2:  # moving the word would leave half a line empty
+            if char == " " or own >= self._columns // 2:  # moving such a long word would leave half a line empty
                 self._word, own = "", 0
             erase = f"\x1b[{own}D\x1b[K" if own else ""
             full, self._at = f"{erase}\n{self._word}", own

@@ -165,13 +165,13 @@ def add_sampling_options(p: Parser, chat: bool = False) -> None:
     g = p.add_argument_group("constrained text")
     g.add_argument("--json-schema", metavar="FILE", help="write JSON that this schema validates")
     g.add_argument("--regex", metavar="TEXT", help="write text that this regular expression matches as a whole")
-    g.add_argument("--choice", action="append", metavar="TEXT", help="write one of these texts; repeat for each")
+    g.add_argument("--choice", action="append", metavar="TEXT", help="write one of these texts; repeat the option")
 
 
 def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:
     """Returns the sampling options that were given, except the seed, as keyword arguments of `generate`.
 
-    Raises ArgumentError for a value out of range, also of the seed, and GlgptError as `_constraint` does.
+    Raises GlgptError for a value out of range, including the seed, and for several constraints or an unusable one.
     """
     options: dict[str, Any] = {
         "temperature": args.temperature,
@@ -250,9 +250,9 @@ def read_input(name: str) -> str:
 
 
 def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | None:
-    """Returns the prompt of the arguments, read from stdin for `-`; None if ids are given instead.
+    """Returns the prompt in the arguments (else `default`), or reads it from stdin for `-`; None if `--ids` is given.
 
-    Raises GlgptError if both are given, and for an empty prompt or one that is not UTF-8.
+    Raises GlgptError if a prompt and `--ids` are given, and for a prompt that is empty or not UTF-8.
     """
     if args.ids is not None:
         if args.prompt is not None:
@@ -267,7 +267,10 @@ def prompt_text(args: argparse.Namespace, default: str | None = None) -> str | N
 
 
 def encode(model: LanguageModel, text: str | None, ids: list[int] | None) -> list[int]:
-    """Returns the token ids of `text`, or `ids` if `text` is None. Raises GlgptError for text without a tokenizer."""
+    """Returns the token ids of `text`, or `ids` if `text` is None.
+
+    Raises GlgptError if `text` is given and the model has no tokenizer.
+    """
     if text is None:
         return ids or []
     if model.tokenizer is None:
@@ -283,7 +286,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def speed(tokens: int, seconds: float) -> str:
-    """Returns the end of a line about tokens, such as " at 12.3/s"; "" for fewer than two, which measure no speed."""
+    """Returns the end of a line about tokens, such as " at 12.3/s"; "" for one token or none, or if no time passed."""
     return f" at {tokens / seconds:.1f}/s" if tokens > 1 and seconds else ""
 
 

@@ -27,10 +27,11 @@ def add_check_option(parser: argparse.ArgumentParser) -> None:
 
 
 def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | None = None) -> FormatCost | None:
-    """Warns on stderr if the KL divergence of a format from f32 exceeds 0.05 nats per token.
+    """Warns on stderr if the KL divergence of the predictions with `dtype` from those with f32 is above `KL_LIMIT`.
 
     Returns the cost (the divergence); None if nothing was compared. Weights in the file's own formats (stored) are not
-    rounded, so they are not compared. Split models are not compared either. A measurement is made once and cached.
+    rounded, so they are not compared. Split models are not compared either. The cost is cached, so that each model and
+    format is measured once.
 
     `model` is the loaded model that the arguments name, or None for an export. Without `--check`, a loaded model above
     `MAX_UNASKED_PARAMETERS` is not measured.

@@ -21,7 +21,7 @@ def count(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """Parses a non-negative integer, with as many digits as a seed may have."""
+    """Parses a non-negative integer with at most as many digits as `MAX_SEED`."""
     if not text.isdecimal() or len(text) > len(str(MAX_SEED)):
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 0 to {MAX_SEED}")
     return int(text)
@@ -116,7 +116,7 @@ def origin(text: str) -> str:
 
 
 def device(text: str) -> str:
-    """Checks a device: `auto`, `software`, `gpu` or the number of an EGL device."""
+    """Checks the name of a device: `auto`, `software`, `gpu` or the number of an EGL device."""
     if text not in ("auto", "software", "gpu") and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not auto, software, gpu or the number of an EGL device")
     return text

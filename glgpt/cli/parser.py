@@ -8,7 +8,7 @@ from importlib import import_module
 from glgpt import __version__
 from glgpt.cli.argument_parser import Parser
 
-# In the order of `glgpt --help`. Each command has a module in `glgpt.cli.commands` with the function `add_parser`.
+# The commands in the order of `glgpt --help`. Each has a module in `glgpt.cli.commands` with the function `add_parser`.
 COMMANDS = (
     "generate",
     "chat",

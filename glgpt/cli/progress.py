@@ -22,7 +22,7 @@ FALLBACK_SIZE = (80, 24)  # columns and rows of a terminal that does not report 
 
 @contextlib.contextmanager
 def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterator[Callable[[int, int], None] | None]:
-    """Yields a function to call with (done, total), or None if stderr is not a terminal. Unit "B" gets prefixes (MB).
+    """Yields a function to call with (done, total), or None if stderr is not a terminal. Shows unit "B" as kB, MB, ….
 
     The label appears after `delay` seconds (default: DELAY_S). The first call of the function replaces the label
     with a bar that shows the same label; the bar does not appear before `delay` seconds either. The label or the bar

@@ -9,12 +9,12 @@ from typing import TextIO
 import segno
 
 QUIET = 2  # light modules around the code; the standard requires four, but phones read it with two
-HALVES = " ▀▄█"  # characters of two stacked modules: none, the upper, the lower or both are dark
+HALVES = " ▀▄█"  # each shows two modules (squares of the code), one above the other; dark: none, upper, lower, both
 COLOURS, PLAIN = "\x1b[38;5;16;48;5;231m", "\x1b[0m"  # black on white, regardless of the terminal's colours
 
 
 def qr_lines(text: str) -> list[str]:
-    """Returns the lines of a QR code, two rows of modules to a line, black on white by escape sequences."""
+    """Returns the lines of a QR code. A line shows two rows of modules, black on white, with escape sequences."""
     rows = [list(row) for row in segno.make_qr(text, error="l").matrix_iter(border=QUIET)]
     if len(rows) % 2:
         rows.append([0] * len(rows[0]))

@@ -20,10 +20,10 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a command that can use split servers."""
     group = parser.add_argument_group("split over servers")
     group.add_argument(
-        "--split", metavar="URL", help="use a server of glgpt split serve for its blocks; this machine runs the others"
+        "--split", metavar="URL", help="let a server (glgpt split serve) run its blocks; this machine runs the others"
     )
     group.add_argument(
-        "--plan", metavar="PLAN", help="use several servers, such as 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043"
+        "--plan", metavar="PLAN", help="who runs which blocks, such as 0-3@here,4-7@ws://a:8043,8-11@ws://b:8043"
     )
     group.add_argument("--wire", choices=hidden.FORMATS, help=WIRE)
     group.add_argument("--token", metavar="TEXT", help=f"secret of the servers (default: ${TOKEN})")
@@ -35,7 +35,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the keyword arguments of `glgpt.load` for a split model; for other models, at most `speculate`."""
+    """Returns the keyword arguments of `glgpt.load` for a split model; for other models, only `speculate`, if given."""
     if getattr(args, "split", None) is None and getattr(args, "plan", None) is None:
         for name in ("token", "wire"):
             if getattr(args, name, None):

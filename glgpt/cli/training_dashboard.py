@@ -39,7 +39,10 @@ def clock(seconds: float) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Returns a bar chart of at most `width` characters; each shows the mean of an equal part of the finite values."""
+    """Returns a bar chart of at most `width` characters. The finite values are divided into parts of equal size.
+
+    Each character shows the mean of a part.
+    """
     values = [value for value in values if math.isfinite(value)]
     if not values:
         return ""
@@ -87,7 +90,7 @@ class Watcher:
 
 
 class Log(Watcher):
-    """Prints a line for the first step, every `LINE_EVERY` seconds, for each validation and for the last step.
+    """Prints a line for the first step, for a step every `LINE_EVERY` seconds, for the last step and each validation.
 
     For a long task other than steps, prints a line after `TASK_AFTER` seconds and, if the task reports its progress,
     every `LINE_EVERY` seconds.

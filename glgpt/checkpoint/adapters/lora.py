@@ -50,8 +50,8 @@ _UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),
 }
 _MATRIX = re.compile(r"(.+)\.(lora_[AB]|lora_embedding_[AB]|base_layer)(?:\.weight)?", re.DOTALL)
-# A file's regular expression could take very long to match. Therefore it may have at most `MAX_REPETITIONS`
-# repetitions. It may not repeat a group, refer back to a group, or have a special group, which begins with "(?".
+# A regular expression in a file could take very long to match. Therefore an expression may have at most
+# `MAX_REPETITIONS` repetitions. It may not repeat a group, refer back to a group, or contain "(?".
 _UNSAFE = re.compile(r"\)[*+?{]|\(\?|\\[1-9]")
 _REPEATED = re.compile(r"[*+?{]")
 MAX_REPETITIONS = 3
@@ -62,9 +62,9 @@ class Change:
     """Holds the change of one tensor of the model's files: scale times the product of two matrices, left and right.
 
     The matrix left has the shape `[rows, r]`, and right has the shape `[r, columns]`. Left is B and right is A. If
-    `turned` (the tensor is an embedding, or is stored as `[in, out]`), left is A and right is B, both transposed. PEFT
-    may save in the adapter a copy of the embedding without the change. This copy is `base`: the change is then added to
-    it instead of to the model's tensor.
+    `turned` (the tensor is an embedding, or is stored as `[in, out]`), left is A and right is B, both transposed. An
+    adapter that PEFT saved may hold `base`, a copy of the unchanged embedding. The change is then added to this copy
+    instead of the model's tensor.
     """
 
     a: Stored
@@ -110,8 +110,8 @@ class Adapter:
     def merged(self, name: str, values: NDArray[Any]) -> NDArray[np.float32]:
         """Returns the values of a parameter with the change added.
 
-        `values` are those in the model's file; the adapter's `base`, if there is one, replaces them. Raises GlgptError
-        if the adapter cannot be read.
+        `values` are the parameter's values in the model's file; if the change has a `base`, its values are used
+        instead. Raises GlgptError if the adapter cannot be read.
         """
         tensor, rows = self._config.file_place(name)
         change = self._changes[tensor.name]
@@ -135,9 +135,10 @@ def _values(stored: Stored) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings of `adapter_config.json` from which ranks and scales follow.
+    """The settings of `adapter_config.json` that determine the ranks and scales.
 
-    `rank` and `alpha` are the defaults. `ranks` and `alphas` hold those of some modules, by patterns of module names.
+    `ranks` and `alphas` hold values for some modules, by patterns of module names. `rank` and `alpha` are the values
+    for all other modules.
     """
 
     path: Path
@@ -149,7 +150,7 @@ class _Settings:
 
     @classmethod
     def read(cls, path: Path) -> _Settings:
-        """Reads an adapter_config.json. Raises FileError, naming the field, for an unsupported kind of adapter."""
+        """Reads an adapter_config.json. Raises FileError, naming the field, for an unsupported or invalid value."""
         fields, where = read_json(path), quoted(path, 300)
         kind = fields.get("peft_type")
         if kind != "LORA":
@@ -207,7 +208,7 @@ def _patterns(where: str, fields: Mapping[str, Any], name: str) -> list[tuple[st
 
 
 def _matching(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """Returns the value of the first pattern that matches a module's name, or the end of the name after a dot.
+    """Returns the value of the first pattern that matches a module's whole name, or the part of it after some dot.
 
     Returns `default` if no pattern matches.
     """

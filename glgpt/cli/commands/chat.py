@@ -48,7 +48,7 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt chat model.gguf --message 'What is the capital of France?' --message 'And of Spain?'\n"
         "echo 'What is the capital of France?' | glgpt chat --temperature 0 --json",
         "In a terminal, type a message and press Enter; /help lists commands such as /regenerate and /save FILE.\n"
-        "Ctrl-C stops an answer, Ctrl-D ends the chat. With --message, or with stdin that is not a terminal, it\n"
+        "Ctrl-C stops an answer, Ctrl-D ends the chat. With --message, or if stdin is not a terminal, the command\n"
         "prints the answer to each message and ends.",
     )
     add_chat_model_options(p)
@@ -60,7 +60,7 @@ def add_parser(sub: Subparsers) -> None:
         "--message",
         action="append",
         metavar="TEXT",
-        help="print the answer to this message; may repeat, for more turns",
+        help="print the answer to this message; repeat the option for further messages",
     )
     p.add_argument(
         "--tokens", type=positive, default=CHAT_TOKENS, metavar="N",
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 def _cache_file(args: argparse.Namespace) -> Path | None:
     """Returns the path of --cache; None without it.
 
-    Raises GlgptError, before the model loads, if the cache cannot be saved there.
+    Raises GlgptError, before the model loads, if the cache cannot be saved there or the model is split over servers.
     """
     path = None if args.cache is None else Path(args.cache).expanduser()
     if path and (args.split or args.plan):
@@ -118,7 +118,7 @@ def _cache_file(args: argparse.Namespace) -> Path | None:
 def _cache(path: Path | None, conversation: Conversation) -> Iterator[None]:
     """Loads the model's KV cache from the file, if the file exists. Saves the cache when the block completes.
 
-    Saves nothing without an answer, or if an error ends the block.
+    Saves nothing if the model has not answered, or if an error ends the block.
     """
     if path and path.exists():
         tokens = conversation.model.load_cache(path)
