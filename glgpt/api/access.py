@@ -21,7 +21,7 @@ OPEN = ("/health",)  # paths that need no key
 
 
 def api_key(given: str | None, file: str | None) -> str | None:
-    """Returns the key `given` or the key in the file, else that of the environment variable; None if there is no key.
+    """Returns the key `given`, the key in the file, or the key in the environment variable; None if all are missing.
 
     Raises ArgumentError if a key and a file are given. A key that is too short or has characters other than visible
     ASCII raises ArgumentError, or FileError if the key comes from a file.

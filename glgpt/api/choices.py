@@ -26,7 +26,10 @@ class TokenChance:
 
 @dataclass(frozen=True)
 class Event:
-    """A piece of text number `index`. With `reason`, the text has ended; with `error`, it has failed."""
+    """A piece of text number `index`, and its tokens with log probabilities (`chances`).
+
+    With `reason`, the text has ended; with `error`, it has failed.
+    """
 
     index: int
     text: str = ""

@@ -31,7 +31,7 @@ from glgpt.text.untrusted.chat_template import ChatPrompt
 logger = logging.getLogger(__name__)
 CACHED_POSITIONS = 1024  # default number of KV cache positions per text, unless the context is shorter
 MAX_RETRY_AFTER_S = 60
-USUAL_SECONDS = 2.0  # first value of the moving average of the durations of requests
+USUAL_SECONDS = 2.0  # duration of a request that is assumed at first; `_usual` then averages measured durations
 
 
 class FullError(Exception):
@@ -88,7 +88,7 @@ class Engine:
         self._gone: list[Job] = []  # jobs to cancel
         self._jobs: dict[Job, None] = {}
         self._closed = False
-        self.failure: EndedError | None = None  # the error after which the model could not be started again
+        self.failure: EndedError | None = None  # set if the model has failed and could not be started again
         self._usual = USUAL_SECONDS
         self._tokenizing = threading.Lock()  # the process that renders chat templates answers one request at a time
         ready: Future[None] = Future()
@@ -302,7 +302,7 @@ class Engine:
             self._start(self.model)
 
     def _fail(self, error: Exception) -> None:
-        """Ends all jobs with an error after which the model could not be started again."""
+        """Ends all jobs and refuses new jobs, because the model failed and could not be started again."""
         self.failure = EndedError(f"the model failed and could not be started again: {error}; restart the server")
         with self._change:
             self._closed = True

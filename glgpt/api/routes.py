@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 4 << 20
 COMMENT_INTERVAL_S = 15.0  # a stream sends a comment after this many seconds of silence, so that proxies keep it open
 COMPILERS = 2  # maximum number of constraints that are compiled at the same time
-DRAIN_RETRY_S = 5  # seconds after which a client may try again, when the server shuts down
+DRAIN_RETRY_S = 5  # seconds after which a client may repeat a request that was refused during the shutdown
 
 
 class Api:

@@ -1,4 +1,4 @@
-"""Listens on an address and serves the API; shuts down without cutting off answers."""
+"""Listens on an address and serves the API; lets running answers end before it shuts down."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Uvicorn(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begins the shutdown; at a second signal, ends the server at once.
 
-        When the server has ended, uvicorn sends the signal again to the handler that was set before.
+        When the server has ended, uvicorn raises the signal again, for the handler that was installed before its own.
         """
         if self.api.draining:
             super().handle_exit(sig, frame)

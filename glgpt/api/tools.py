@@ -144,7 +144,7 @@ class Tools:
 
 
 def _moved(schema: Any, root: str) -> Any:
-    """Returns a schema with its references rewritten for a document that holds the schema at the reference `root`."""
+    """Returns a schema with its references (`$ref`) adapted to a document that holds the schema at the place `root`."""
     if isinstance(schema, list):
         return [_moved(each, root) for each in schema]
     if not isinstance(schema, dict):
@@ -204,7 +204,7 @@ def for_template(
 def without_tools(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns messages whose calls and results are text, for a template that does not mention `tool_calls`."""
     found: list[dict[str, Any]] = []
-    results = False  # True if the previous message has results
+    results = False  # True if the previous message is the result of a call
     for message in messages:
         text = str(message.get("content") or "")
         if message.get("role") == "tool":

@@ -30,7 +30,7 @@ class Clock:
 
 
 class Measure:
-    """Times several functions in alternation, so that drift of the machine affects all of them, and takes medians.
+    """Times several functions in turn, so that a change of the machine's speed affects all of them, and takes medians.
 
     A play is one call of a function. On software GL, every play is flushed, because the driver drops draws that a later
     draw in the same batch overwrites. `until` is a time of `time.monotonic`. There are `rounds` rounds, but after

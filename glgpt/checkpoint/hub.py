@@ -132,8 +132,8 @@ def _fetch(name: str) -> Path:
     missed: list[Exception] = []  # errors for files that the cache lacks, if the Hub cannot be reached
 
     def get(file: str) -> bool:
-        # The folder's name is the commit. With it as the `revision`, all files are of one commit, and a file in the
-        # cache needs no request.
+        # The folder's name is the commit. With the commit as the `revision`, all files are of one commit, and a file in
+        # the cache needs no request.
         if cached(name, file, revision=folder.name) is _CACHED_NO_EXIST:
             return False
         try:

@@ -46,7 +46,7 @@ class Checkpoint:
     ) -> None:
         """Use `Checkpoint.open`."""
         self.path, self.config, self._tensors = path, config, dict(tensors)
-        # versions of the files that the tensors are in
+        # The versions that the files with the tensors had when they were opened
         self._versions = versions or {file: _version(file) for file in {each.path for each in tensors.values()}}
         self.whole = whole or config  # the config in the files; `shortened` limits the positions of `config`
         self.adapter = adapter  # `read` adds the adapter's changes to the weights
@@ -135,7 +135,8 @@ class Checkpoint:
             yield stored
         except (OSError, ValueError) as error:
             why = f": tensor {name} cannot be read: {first_line(error)}"
-        # For example, a training run that is still running has saved its next checkpoint.
+        # The file has changed; for example, a training run has saved its next checkpoint. None: it is missing, which
+        # `why` reports.
         if _version(stored.path) not in (None, self._versions[stored.path]):
             why = " changed after it was opened; run the command again"
         if why:

@@ -51,7 +51,7 @@ def default_dtype(checkpoint: Checkpoint) -> str:
 def rounding_of_adapter(checkpoint: Checkpoint, formats: WeightFormats) -> str:
     """Returns a message about tensors that an adapter changes and whose new values the `stored` formats round.
 
-    Returns "" if there are no such tensors, or if `formats` is one format for all weights.
+    Returns "" if the formats round none of these tensors, or if `formats` is one format for all weights.
     """
     if not isinstance(formats, StoredFormats):
         return ""

@@ -45,7 +45,7 @@ _PARAMETER = "torch._utils _rebuild_parameter"
 _ALLOWED = {_DICT, *_TENSORS, _PARAMETER, *(f"torch {name}" for name in _STORAGES)}
 MAX_DIMENSIONS = 8  # maximum dimensions of a tensor; the supported models have at most four
 MAX_OPERATIONS = 1 << 19  # maximum per file; a tensor takes 30 operations, a model of 1000 layers has 14,000 tensors
-_MAX_STRING_CHARACTERS = 1 << 12  # maximum characters of a string: a dictionary compares equal keys in full
+_MAX_STRING_CHARACTERS = 1 << 12  # maximum characters of a string, because comparing long equal keys takes long
 MAX_PICKLE_BYTES = 16 << 20  # maximum bytes of a file's pickles
 _MAX_DIRECTORY_BYTES = 4 << 20  # maximum bytes of a zip file's directory
 _MAX_INTEGER_BYTES = 16
@@ -143,7 +143,7 @@ def torch_tensors(path: Path) -> dict[str, Stored]:
 
     Raises GlgptError, naming the file, for anything else: garbage, a truncated file, a pickle that would run code.
     """
-    opened = open_input(path)  # errors of `open_input` name the file
+    opened = open_input(path)  # outside `try`, because errors of `open_input` already name the file
     name = quoted(path, 300)
     try:
         with opened as file:

@@ -247,8 +247,8 @@ class WrappedLines:
     def push(self, text: str) -> str:
         """Returns the characters to write for more text.
 
-        If a word does not fit the line, they first erase the part of the word that was written, and repeat this part in
-        the next line.
+        If the current word does not fit the line, these characters first erase its written part, and then repeat this
+        part in the next line.
         """
         return "".join(map(self._next, text.expandtabs(4)))
 

@@ -31,7 +31,7 @@ FILES: dict[str, Callable[[Path], dict[str, Stored]]] = {
 PREFIX = "base_model.model."
 MAX_RANK = 1 << 14
 MAX_PATTERNS, MAX_PATTERN_CHARACTERS = 1000, 200
-_ROWS = 1024  # rows of a weight that are changed at once, so that a temporary takes 4 KB for each column
+_ROWS = 1024  # number of rows of a weight that are changed at once, so that a temporary array takes 4 KB per column
 
 # Fields of adapter_config.json that can request changes other than W + scale * B A. With one of the listed values, a
 # field requests no such change.

@@ -132,7 +132,7 @@ def _cache(path: Path | None, conversation: Conversation) -> Iterator[None]:
 
 
 def _messages(args: argparse.Namespace) -> list[str] | None:
-    """Returns the messages of the options, or stdin as one message; None if messages are typed in a terminal."""
+    """Returns the messages of `--message`, or stdin as one message; None if messages are typed in a terminal."""
     if args.message is None and sys.stdin is not None and sys.stdin.isatty():
         return None
     given = [read_input("-").strip()] if args.message is None else list(args.message)
