@@ -243,7 +243,7 @@ class Engine:
 
     def _start(self, model: LanguageModel) -> None:
         if model.tokenizer is None:
-            raise GlgptError(f"{model.name} has no tokenizer, so it cannot be served; give a folder with one")
+            raise GlgptError(f"{model.name} has no tokenizer, so it cannot be served; give a folder with a tokenizer")
         if model.decoders is None:
             raise GlgptError(f"{model.name} is split over servers; glgpt api needs the whole model")
         self.model, (self._decoder, self._shared) = model, model.decoders

@@ -93,7 +93,7 @@ class Tools:
             why = f'tool_choice is {in_json(choice)}; it must be "none", "auto", "required" or a function'
             raise ApiError(400, why, "tool_choice")
         if own.get("name") not in names:
-            raise ApiError(400, f"tool_choice names {quoted(own.get('name'))}, which tools lacks", "tool_choice")
+            raise ApiError(400, f"tool_choice names {quoted(own.get('name'))}, which is not in tools", "tool_choice")
         first = names.index(own["name"])
         return cls((tools[first],), True, 1, first)
 

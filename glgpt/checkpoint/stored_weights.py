@@ -57,7 +57,7 @@ def rounding_of_adapter(checkpoint: Checkpoint, formats: WeightFormats) -> str:
         return ""
     held = Counter(formats.by_name[name] for name in checkpoint.config.parameters if checkpoint.adapts(name))
     kinds = ", ".join(f"{count} in {dtype}" for dtype, count in held.most_common() if dtype != "f32")
-    return f"adapted tensors are not as stored: {kinds}; --dtype f32 does not round them" if kinds else ""
+    return f"tensors that the adapter changes are rounded: {kinds}; --dtype f32 does not round them" if kinds else ""
 
 
 def texture_matrix(checkpoint: Checkpoint, name: str, dtype: str) -> Matrix:

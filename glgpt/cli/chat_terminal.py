@@ -228,7 +228,8 @@ def saved_messages(path: Path) -> list[dict[str, Any]]:
     if "version" not in found:
         raise FileError(f"{name} is not a saved conversation: it has no version; {instead}")
     if found["version"] != VERSION:
-        raise FileError(f"{name} is version {written(found['version'])}, not {VERSION}, of a saved chat; {instead}")
+        other = f"is a saved conversation of version {written(found['version'])}, not {VERSION}"
+        raise FileError(f"{name} {other}; {instead}")
     try:
         return checked_messages(found.get("messages"))
     except GlgptError as error:

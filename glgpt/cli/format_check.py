@@ -50,7 +50,7 @@ def check_format(args: argparse.Namespace, dtype: str, model: LanguageModel | No
         better = ", ".join(f.name for f in closer)
         _warn(
             f"{dtype} changes the model's predictions: the KL divergence from f32 is {cost.kl:.2g} nats per token over "
-            f"{cost.tokens} tokens (up to {KL_LIMIT} is hard to notice); closer: --dtype {better}"
+            f"{cost.tokens} tokens (up to {KL_LIMIT} is hard to notice); closer to f32: --dtype {better}"
         )
     return cost
 
@@ -62,7 +62,7 @@ def _cost(
         return cost
     if model and not args.check and checkpoint.config.parameter_count > MAX_UNASKED_PARAMETERS:
         size = checkpoint.config.parameter_count / 1e9
-        _warn(f"{dtype} was not compared with f32: that takes minutes at {size:.1f} B parameters; --check does it once")
+        _warn(f"{dtype} was not compared with f32, which takes minutes with {size:.1f} B parameters; --check does it")
         return None
     options: dict[str, Any] = device_options(args)
     settings = DeviceSettings.taken_from(options)

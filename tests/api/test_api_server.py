@@ -284,7 +284,7 @@ def test_errors_have_openais_form(client: openai.OpenAI, web: httpx.Client) -> N
             "messages",
         ),
         "tool_choice needs tools": ({"tool_choice": "required"}, "tool_choice"),
-        "which tools lacks": ({"tools": TOOLS, "tool_choice": {**TOOL, "function": {"name": "f"}}}, "tool_choice"),
+        "which is not in tools": ({"tools": TOOLS, "tool_choice": {**TOOL, "function": {"name": "f"}}}, "tool_choice"),
         'it must be "none"': ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
         "two functions": ({"tools": [TOOL, TOOL]}, "tools"),
         "it must be a string that matches": (

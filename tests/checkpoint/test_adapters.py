@@ -142,7 +142,7 @@ def test_other_weights_of_a_gguf_file_stay_as_stored(tmp_path: Path, caplog: pyt
     folder = adapter(tmp_path / "lora", {QUERIES: (64, 64)})
     with caplog.at_level(logging.WARNING, "glgpt.inference"):
         adapted = LanguageModel.from_pretrained(model, device="software", adapter=folder)
-    assert caplog.messages == ["adapted tensors are not as stored: 1 in q8; --dtype f32 does not round them"]
+    assert caplog.messages == ["tensors that the adapter changes are rounded: 1 in q8; --dtype f32 does not round them"]
     with adapted, LanguageModel.from_pretrained(model, device="software") as plain:
         name, other = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.o_proj.weight"
         wanted = plain.parameter(name) + 2 / 3 * product(folder, QUERIES)

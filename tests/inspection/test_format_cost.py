@@ -66,7 +66,7 @@ def test_a_lossy_format_is_warned_of_each_time_and_measured_once(
             loads_no_model(monkeypatch)
         assert generate(outliers, "q4") == 0
         err = capsys.readouterr().err
-        assert err.count(f"glgpt: warning: {CHANGES}") == 1 and "closer: --dtype q8, f16, f32" in err
+        assert err.count(f"glgpt: warning: {CHANGES}") == 1 and "closer to f32: --dtype q8, f16, f32" in err
     (cost,) = json.loads(cache_file().read_text()).values()
     assert cost["kl"] > 0.05 and cost["tokens"] == 32
     assert generate(outliers, "q4", "--no-check") == 0 and "warning" not in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_a_large_model_is_compared_on_request(
     """Fails if the first text waits minutes for a comparison that was not requested."""
     monkeypatch.setattr(format_check, "MAX_UNASKED_PARAMETERS", 1000)
     assert generate(outliers, "q4") == 0
-    assert "q4 was not compared with f32: that takes minutes" in capsys.readouterr().err and not cache_file().exists()
+    assert "q4 was not compared with f32, which takes minutes" in capsys.readouterr().err and not cache_file().exists()
     assert generate(outliers, "q4", "--check") == 0 and CHANGES in capsys.readouterr().err
     assert generate(outliers, "q4") == 0 and CHANGES in capsys.readouterr().err
 

@@ -185,7 +185,7 @@ def _rank(where: str, name: str, value: Any) -> int:
 
 def _alpha(where: str, name: str, value: Any) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e9:
-        raise FileError(f"{where}: {name} has {written(value)}; it must be a number")
+        raise FileError(f"{where}: {name} has {written(value)}; it must be a number below 1e9")
     return float(value)
 
 

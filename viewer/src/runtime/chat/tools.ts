@@ -84,7 +84,7 @@ export class Tools {
       throw new ToolError(why, "tool_choice");
     }
     const first = functions.findIndex(({ name }) => name === own.name);
-    if (first < 0) throw new ToolError(`tool_choice names ${own.name}, which tools lacks.`, "tool_choice");
+    if (first < 0) throw new ToolError(`tool_choice names ${own.name}, which is not in tools.`, "tool_choice");
     return new Tools([functions[first]!], true, 1, first);
   }
 
