@@ -59,7 +59,7 @@ def add_parser(sub: Subparsers) -> None:
         "--parallel", type=positive, default=MAX_ROWS, metavar="N",
         help=f"maximum number of texts generated side by side, up to {MAX_ROWS} (default {MAX_ROWS})",
     )  # fmt: skip
-    text = "maximum number of texts that wait for a place; further requests get status 429 (default 64)"
+    text = "maximum number of texts that wait while others are generated; further requests get status 429 (default 64)"
     p.add_argument("--queue", type=count, default=64, metavar="N", help=text)
     p.add_argument(
         "--cache-tokens", type=positive, metavar="N",
