@@ -2,10 +2,10 @@
 
     python examples/logit_lens.py "To be, or not to"
 
-Takes the residual stream after the embedding and after every block (`h.0.resid_post`, …), applies the final norm and
-the head to each of these states in numpy, and prints the likeliest next tokens with their probabilities
-(nostalgebraist, "interpreting GPT: the logit lens"). `final_norm` is written for GPT-2 and Llama; the example does not
-support Gemma and GPT-NeoX.
+Takes the residual stream after the embedding and after every block (`h.0.resid_post`, …). Applies the final norm and
+the head to each of these states in NumPy, and prints the likeliest next tokens with their probabilities. The method is
+from nostalgebraist, "interpreting GPT: the logit lens". `final_norm` is written for GPT-2 and Llama; the example does
+not support Gemma and GPT-NeoX.
 """
 
 from __future__ import annotations

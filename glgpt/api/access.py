@@ -44,8 +44,8 @@ def api_key(given: str | None, file: str | None) -> str | None:
 class Access:
     """Middleware that refuses requests without the key (unless `key` is None) and from pages outside `origins`.
 
-    Pages of `origins` may read answers (CORS). A request from any other page is refused, even a request that browsers
-    send without CORS permission: the page could not read the answer, but the request would occupy the device.
+    Pages of `origins` may read answers (CORS). A browser sends some requests of other pages too, and only hides the
+    answers from these pages. Such requests are refused, because they would occupy the device.
     """
 
     def __init__(self, app: Any, key: str | None, origins: Collection[str]) -> None:

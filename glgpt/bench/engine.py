@@ -336,7 +336,8 @@ def render(result: dict[str, Any]) -> str:
         "",
         f"{m['name']} {m['dtype']}: loaded in {m['load_s']:.1f} s; {m['passes']['decode']} passes per token, "
         f"{m['host_pass_us']:.1f} us of host time per pass beyond that of an empty pass; "
-        f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced before loading {m['announced_bytes'] / 2**20:.0f} ({roles}); "
+        f"textures {m['texture_bytes'] / 2**20:.0f} MiB, announced before loading "
+        f"{m['announced_bytes'] / 2**20:.0f} ({roles}); "
         f"peak resident memory {m['peak_rss_bytes'] / m['f32_bytes']:.2f}x the f32 weights",
         f"waiting time of a user: {m['bytes_by_role']['weight'] / 1e6:.0f} MB to download for a page, "
         f"{m['download_s']:.0f} s at {DOWNLOAD_RATE / 1e6:.0f} Mbit/s; {_first(m['first_token_s'])}"

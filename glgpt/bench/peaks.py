@@ -94,8 +94,8 @@ def fma_program(limits: Limits) -> tuple[Program, int]:
 def device_peaks(device: Device, options: Options, rounds: int, until: float = math.inf) -> dict[str, float]:
     """Measures the peak rates of a device.
 
-    Returns the rates of multiply-adds in fragment shaders (GFLOPS) and of texture reads in 128-bit texels (GB/s), the
-    time of an empty pass, and the additional time of binding textures (both in microseconds per pass).
+    Returns two rates: multiply-adds in fragment shaders (GFLOPS), and texture reads in 128-bit texels (GB/s). Also
+    returns two times in microseconds per pass: the time of an empty pass, and the additional time of binding textures.
     """
     size, n = 4096, 100
     players: list[Player] = []

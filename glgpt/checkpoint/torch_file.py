@@ -1,9 +1,9 @@
 """Locates the tensors of PyTorch's `pytorch_model.bin` without PyTorch; `Stored` describes where a tensor is.
 
 A `.bin` file holds a pickle, which is never executed: `_Pickle` interprets its opcodes and accepts only the few names
-that a dictionary of tensors needs. A hostile pickle could also run without end or fill the memory. Therefore there are
-limits on the bytes and the operations of the pickles (each copied element counts as one operation), on the dimensions
-of a tensor and on the length of strings. Of the values in a pickle, only strings are hashed or printed.
+that a dictionary of tensors needs. A hostile pickle could also run without end or fill the memory. Therefore the bytes
+and operations of the pickles, the dimensions of a tensor and the length of strings are limited. Each copied element
+counts as one operation. Of the values in a pickle, only strings are hashed or printed.
 """
 
 from __future__ import annotations

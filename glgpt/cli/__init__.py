@@ -1,8 +1,8 @@
 """The command line `glgpt`: `main` parses arguments, runs a subcommand and returns the exit code.
 
-Exit code 0 means success, 1 means a comparison beyond its tolerance, a failed op of the self-test or a diverged
-training, and 2 means bad input. Apart from the processes that a federation starts, only this package parses arguments,
-draws progress bars and prints errors. It may import all other packages, and none of these imports it.
+Exit code 0 means success, and 2 means bad input. Exit code 1 means that a comparison exceeded its tolerance, an op of
+the self-test failed, or a training diverged. Only this package and the processes of a federation parse arguments,
+draw progress bars and print errors. The package may import all other packages, and none of these imports it.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ FALLBACK_SIZE = (80, 24)  # columns and rows of a terminal that does not report 
 def progress(label: str, unit: str = "it", delay: float | None = None) -> Iterator[Callable[[int, int], None] | None]:
     """Yields a function to call with (done, total), or None if stderr is not a terminal. Shows unit "B" as kB, MB, ….
 
-    The label appears after `delay` seconds (default: DELAY_S). The first call of the function replaces the label
-    with a bar that shows the same label; the bar does not appear before `delay` seconds either. The label or the bar
+    The label appears after `delay` seconds (default: DELAY_S). When the function is first called, a bar with the same
+    label replaces the label, or appears after `delay` seconds if the label has not appeared. The label or the bar
     vanishes when the block ends.
     """
     if not sys.stderr.isatty():

@@ -90,8 +90,8 @@ class Adapter:
     def open(cls, folder: str | Path, config: ModelConfig) -> Adapter:
         """Opens an adapter's folder for a model.
 
-        Raises GlgptError, naming the file and the field or tensor, for an adapter that is damaged, of another kind, or
-        made for a model whose tensors have other shapes.
+        Raises GlgptError for an adapter that is damaged, of another kind, or made for a model with other shapes. The
+        error names the file, and the field or tensor.
         """
         path = Path(folder).expanduser()
         if not path.is_dir():
