@@ -79,8 +79,8 @@ def invalid_request(given: dict[str, Any], error: ValidationError) -> ApiError:
         return ApiError(400, f"the body has the key {in_json(found[0]['input'])}; keys must be Unicode text")
     found = [each for each in found if each["loc"][0] == found[0]["loc"][0]]
     places = [_place(given, each["loc"], each["type"] == "missing") for each in found]
-    # pydantic reports an error for each type that a field may have. The value resembles the type with the most deeply
-    # nested error most, because it fits the outer levels of this type.
+    # pydantic reports an error for each type that a field may have. The client probably meant the type with the most
+    # deeply nested error, because the outer levels of the value fit this type.
     deepest = max(map(len, places))
     place = next(place for place in places if len(place) == deepest)
     errors = [each for each, own in zip(found, places, strict=True) if own == place]

@@ -1,8 +1,8 @@
 """Downloads models from the Hugging Face Hub into the Hub's local cache.
 
-A server sends an ETag and a commit for each file. huggingface_hub (2.4.0) uses them as file names in its cache. A
-hostile mirror could send paths, and thus create files anywhere. `guard_cache` makes the library's sessions raise an
-error if an ETag or a commit is not a plain file name.
+A server sends an ETag and a commit for each file. huggingface_hub (2.4.0) uses the ETag and the commit as file names in
+its cache. A hostile mirror could send paths, and thus create files anywhere. `guard_cache` makes the library's sessions
+raise an error if an ETag or a commit is not a plain file name.
 """
 
 from __future__ import annotations

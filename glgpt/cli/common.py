@@ -165,7 +165,8 @@ def add_sampling_options(p: Parser, chat: bool = False) -> None:
     g = p.add_argument_group("constrained text")
     g.add_argument("--json-schema", metavar="FILE", help="write JSON that this schema validates")
     g.add_argument("--regex", metavar="TEXT", help="write text that this regular expression matches as a whole")
-    g.add_argument("--choice", action="append", metavar="TEXT", help="write one of these texts; repeat the option")
+    text = "write one of the texts of all --choice options; repeat the option for each text"
+    g.add_argument("--choice", action="append", metavar="TEXT", help=text)
 
 
 def sampling_options(args: argparse.Namespace) -> BatchSamplingKeywords:

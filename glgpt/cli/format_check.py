@@ -62,7 +62,7 @@ def _cost(
         return cost
     if model and not args.check and checkpoint.config.parameter_count > MAX_UNASKED_PARAMETERS:
         size = checkpoint.config.parameter_count / 1e9
-        _warn(f"{dtype} was not compared with f32, which takes minutes with {size:.1f} B parameters; --check does it")
+        _warn(f"{dtype} was not compared with f32, which takes minutes with {size:.1f} B parameters; give --check")
         return None
     options: dict[str, Any] = device_options(args)
     settings = DeviceSettings.taken_from(options)
