@@ -14,9 +14,9 @@ ivec2 p;
 vec4 acc[Y_N];
 #include "weight_rows.glsl"
 
-// multiply adds to acc the product of x (four columns of each row tile) and four rows of w. In f32, the four products
-// are added to each other before they are added to acc: acc is then rounded a quarter as often.
-// If x is packed, each product is added to acc directly, since packing has already lost more precision than that.
+// multiply adds to acc the product of x (four columns of each row tile) and four rows of w. If x is in f32, the sum of
+// the four products is added to acc, so acc is rounded once instead of four times. If x is packed, each product is
+// added to acc directly: packing has already rounded x more than this rounds acc.
 #ifdef W_GROUP
 void multiply(vec4 x[Y_NR], int tile, int row, Scaling scaling[X_SHARED * Y_NC], int first) {
 #else
@@ -37,10 +37,10 @@ void multiply(vec4 x[Y_NR], int tile, int row) {
 #endif
 }
 
-// segment multiplies `n` texels of each row of x, from texel `x0` of `layer` on, by the matching rows of w; with
-// SPLIT_K > 1, only the texels of this fragment's slice. For column tile t within a texel of x, at[t] is where the rows
-// of w begin that match the first texel: (row tile of w, row in this tile). The row tile is -1 if column tile t is
-// beyond the end of x.
+// segment multiplies `n` texels of each row of x, from texel `x0` of `layer` on, by the matching rows of w. With
+// SPLIT_K > 1, it multiplies only those of the `n` texels that are in this fragment's slice. A texel of x holds values
+// of X_SHARED column tiles. For tile t of these, at[t] is the place in w of the first matching row: (row tile of w, row
+// in this row tile). The row tile is -1 if column tile t is beyond the end of x.
 #define FETCH_X(n, i) t[n] = X(i * X_ACROSS + layer, p.y, x0 + k);
 #define MULTIPLY(tile) \
   if (at[tile].x >= 0) { \
@@ -56,7 +56,8 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
     X_EACH_SHARED(MULTIPLY) \
   }
 #ifdef W_GROUP
-  // In each round of this loop, the rows of w that match a column tile of x are in one group, so they share scales.
+  // Each round of this loop ends where a group of rows of w ends. So the scales of each column tile of x are constant
+  // during a round, and are fetched once per round.
   while (k < end) {
     int stop = end;
     Scaling scaling[X_SHARED * Y_NC];
@@ -99,8 +100,8 @@ void main() {
 #endif
   Y_TILES(START)
 #if defined UNROLL_TILES && W_SHARED > 1 && W_TC > Y_TC
-  // A tile of y spans several tiles of w, and a fragment needs one of these. The loop is repeated for each tile of w,
-  // so that decoding shifts by a constant; this saves 5% of a product's time.
+  // A tile of y spans several tiles of w, and a fragment needs one of these. The loop over K is written once for each
+  // tile of w. In each copy, decoding shifts bits by a constant, which saves 5% of a product's time.
 #define WITH_TILE(t) \
   if (p.x / W_W == t) { \
     for (int n = 0; n < Y_NC; n++) tile_of[n] = ((Y_J + n) * (W_TC / Y_TC) + t) % W_SHARED; \

@@ -2,14 +2,16 @@
 // sums of one slice: y = x[slice of K] w[slice of K, some columns].
 // Of each row of w, a fragment reads CONTIGUOUS neighbouring texels or, if CONTIGUOUS is 0, Y_N / W_SHARED texels at
 // distances of STRIDE. The pixels of a slice are in blocks of 4 x BY, and the pixels of a block read neighbouring
-// texels of w. So the pixels that a driver runs together read one stretch of a row.
-// In a blended pass (`Recorder.add_up`), the device adds up several triangles. In each triangle, BANDS pixels compute
-// the same columns for different slices of K, and this pixel is number BAND of them. With INTERLEAVED, a pixel takes
-// every BANDS-th texel of the triangle's part of K, so that the rows that the BANDS pixels read are close in memory.
-// x is a tensor, or it is computed here: with KEYS, x is the output of attention, combined from ranges of keys; with
-// X_STRIDE, x is the residual stream times the GAIN of a norm; with PARTIAL_SUMS (and SECOND_SUMS), x is the hidden
-// layer of an MLP.
-// With PARTS, PARTS fragments share a texel of w, and each takes every PARTS-th column tile of it. ADDED is a bias.
+// texels of each row of w. A driver runs the pixels of a block together, so they read contiguous memory.
+// In a blended pass (`Recorder.add_up`), the device draws triangle after triangle (number `slice_of_k`) and adds them
+// up. In each triangle, BANDS pixels compute the same columns of y for different slices of K; BAND is the number of
+// this pixel among them. With INTERLEAVED, a pixel multiplies every BANDS-th texel of the triangle's range of K, so
+// that the rows of w that the BANDS pixels read at the same time are close in memory.
+// x is a tensor, or this shader computes it. With KEYS or RANGE_KEYS, x is the output of attention (`attended.glsl`).
+// With X_STRIDE, x is the residual stream times the GAIN of a norm. With PARTIAL_SUMS (and SECOND_SUMS), x is the
+// hidden layer of an MLP.
+// With PARTS, a texel of w holds columns of PARTS fragments: each of them computes every PARTS-th column tile of the
+// texel. ADDED is a bias.
 #if defined(KEYS) || defined(RANGE_KEYS)
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
@@ -32,11 +34,11 @@
 #define FACTOR(k4) x_at(0, k4)
 #ifdef WHOLE_GROUPS
 #if X_SHARED == 1 && X_W % (W_GROUP / 4) == 0
-#define X_OF_GROUP  // the columns of x by which a group of rows of w is multiplied are in one tile
+#define X_OF_GROUP  // the columns of x that match a group of rows of w are all in one tile of x
 #endif
 #endif
 #endif
-// Number of texels of a row of w that a fragment reads; the pass may use only some of the column tiles in a texel.
+// Number of texels of a row of w that a fragment reads. It may use only some of the column tiles in a texel.
 #define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)
 #ifdef PARTS
 #define TILE_OF(n) ((n) * PARTS + part)
@@ -44,11 +46,11 @@
 #define TILE_OF(n) ((Y_J + n) % W_SHARED)
 #endif
 
-// MULTIPLY adds to `sums` the product of 4 * AT_ONCE columns of x, from texel k4 on, and the matching rows of w; texels
-// of x after `last` count as zero. All fetches precede the multiplications: on software GL a fetch is a call that
-// spills the registers, and a GPU waits only once for all the fetches. Texels of w are fetched row by row, which is 2x
-// faster on software GL than column by column: the texels of a row are in the same memory page, those of a column are
-// not.
+// MULTIPLY multiplies 4 * AT_ONCE columns of x, from texel k4 on, by the matching rows of w; texels of x after `last`
+// count as zero. The macro `sums` (ADD or ADD_TO_GROUP) adds up the products. All fetches precede the multiplications:
+// on software GL, a fetch is a call that spills the registers; a GPU waits once for all the fetches. Texels of w are
+// fetched row by row. This is twice as fast on software GL as column by column, since the texels of a row are in one
+// memory page and those of a column are not.
 #if AT_ONCE == 1 || (defined(PIXEL) && K4 % SLICE == 0 && SLICE % AT_ONCE == 0)
 #define WHOLE true
 #define LIMITED(k, last) (k)
@@ -100,7 +102,7 @@ void main() {
 #ifdef FIRST_COLUMN  // this pass does not draw the columns of pixels before FIRST_COLUMN
   p.x -= FIRST_COLUMN;
 #endif
-#ifdef ACROSS  // this shader draws products of the same shape next to each other, each ACROSS pixels wide
+#ifdef ACROSS  // this pass draws several products of the same shape side by side, each ACROSS pixels wide
   p.x %= ACROSS;
 #endif
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;
@@ -116,8 +118,8 @@ void main() {
 #define COLUMN_OF_W column
 #endif
   vec4 acc[Y_N];
-  // The sum of the elements of x by which a group of rows of w is multiplied. This sum times the group's minima is
-  // their contribution to the product.
+  // The sum of the elements of x by which a group of rows of w is multiplied. This sum times the group's minima is what
+  // the minima add to the product.
   float inputs = 0.0;
   ivec3 at[COLUMNS];  // texel coordinates in w: (texel, first row, layer)
 #define START(n, i, j) acc[n] = vec4(0.0);
@@ -146,14 +148,15 @@ void main() {
 #endif
   int end = min((slice + 1) * SLICE, K4);
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
-  // The slice is inside one group of rows of w, so its sums are scaled only at the end, with half as many registers.
+  // The slice is inside one group of rows of w, so its sums are scaled only at the end. This needs no registers for
+  // separate sums of a group, and so half as many registers.
   EACH_OF_SLICE(ADD)
 #define SCALING(n) w_scaling(0, min(4 * slice * SLICE, W_ROWS - 1), at[n / W_SHARED], TILE_OF(n))
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);
   Y_TILES(SCALE)
 #elif defined WHOLE_GROUPS
-  // The sum over each group of rows of w is multiplied by the group's scales. The inner loop has a constant number of
-  // rounds.
+  // A slice consists of whole groups of rows of w. The sum over each group is multiplied by the group's scales. All
+  // groups are equally long, so the inner loop has a constant number of rounds.
   for (int first = slice * SLICE; first < end; first += W_GROUP / 4) {
     int tile = W_TR == 1 ? 0 : 4 * first / W_H, row = 4 * first - tile * W_H, row_of_w = W_Y(row);
     inputs = 0.0;

@@ -1,8 +1,7 @@
-// Adds up the partial sums of a product for one texel of a row. `matvec.frag` describes where the partial sums of a
-// product of one row are, and `few_rows.frag` describes it for several rows, of which BATCH_ROW is read here. If
-// several products were drawn side by side, the first product read begins at pixel column SUMS_FIRST, and the second
-// one (`finished_sum.glsl`) at SECOND_FIRST. With PAIRS (`pair.glsl`), the upper pixel of a pair holds the values
-// (layers) with odd numbers.
+// Adds up the partial sums of a product for one texel of a row. Their places are described in `matvec.frag` for a
+// product of one row, and in `few_rows.frag` for a product of several rows, where BATCH_ROW is the row to read. If
+// several products were drawn side by side, this product begins at pixel column SUMS_FIRST of PARTIAL_SUMS. With PAIRS
+// (`pair.glsl`), the lower pixel of a pair holds texels with even numbers, and the upper pixel those with odd numbers.
 #ifndef ROW_GROUPS
 #define ROW_GROUPS 1
 #endif
@@ -38,7 +37,7 @@ ivec3 place_of_sums(int c4) {
 #endif
 }
 
-// Unrolling the loop by hand was tried and was not better: its bound is constant, so drivers unroll it.
+// Unrolling this loop by hand was not faster: the number of rounds is constant, so drivers unroll the loop.
 vec4 sum_of_partial_sums(int c4) {
   ivec3 at = place_of_sums(c4);
   vec4 sum = vec4(0.0);

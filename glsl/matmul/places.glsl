@@ -1,9 +1,9 @@
-// The macros SUMS_BY and so on describe where the partial sums of a product are. SUMS_BY, SUMS_STRIDE and
-// SUMS_CONTIGUOUS are the values of BY, STRIDE and CONTIGUOUS in the pass that wrote the sums. SUMS_SPLIT_K is the
-// number of sums that a reader must add up for a value: that of the slices of K, or after a blended pass, which adds up
-// slices, that of the bands (`Pixels` in ops/partial_sums.py; 1 with PAIRS). Most shaders that read partial sums get
-// these values as BY, STRIDE, CONTIGUOUS and SPLIT_K. If a shader itself computes a product, BY and so on are those of
-// this product, and the op defines SUMS_BY and so on separately.
+// Macros that describe where the partial sums of a product are. SUMS_BY, SUMS_STRIDE and SUMS_CONTIGUOUS are the values
+// of BY, STRIDE and CONTIGUOUS in the pass that wrote the sums (`matvec.frag`). SUMS_SPLIT_K is how many sums a reader
+// must add up for each value. This is the number of slices of K. But if a blended pass has already added up the slices,
+// it is the number of bands (`Pixels` in ops/partial_sums.py), or 1 with PAIRS.
+// Most shaders that read partial sums get these values as BY, STRIDE, CONTIGUOUS and SPLIT_K. In a shader that itself
+// computes a product, these four names describe the new product, and the op defines the four SUMS_ macros separately.
 #ifndef SUMS_BY
 #define SUMS_BY BY
 #define SUMS_STRIDE STRIDE

@@ -1,7 +1,7 @@
 // Computes the moments of a slice of the residual stream of one row; blending adds up the slices. The moments are
 // (sum of deviations from an origin, sum of their squares, the origin). The origin is the mean of the row's first
-// texel: it is near the other values, which keeps the variance precise if the row has a large mean. Only slice 0 writes
-// the origin, so that blending adds it once. With RMS_NORM, the origin and the first sum are 0.
+// texel. If the row has a large mean, the origin is near it, so the deviations are small and the variance is precise.
+// Only slice 0 writes the origin, so that blending adds it once. With RMS_NORM, the origin and the first sum are 0.
 #include "stream.glsl"
 
 void main() {

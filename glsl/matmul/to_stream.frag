@@ -1,5 +1,6 @@
 // Writes a row x as a residual stream in blocks (see `stream.glsl`). The row is divided into STRIDES parts of STRIDE
-// texels. Without PAIRS, the first band gets the values of x, and all other bands get zeros.
+// texels. Without PAIRS, the first band gets the values of x, and the other bands get zeros, since readers add up the
+// bands.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4;

@@ -1,10 +1,11 @@
 // FETCH_ROWS fetches four rows of w, from row `row` of row tile `tile` on, in the column tiles that this fragment
 // computes, and decodes them into the array w. All fetches precede all multiplications, since on software GL a fetch is
 // a call that spills the registers. For each texel column, the four rows are fetched one after the other, so that the
-// processor prefetches them. For a quantised w, scaling[first + n] holds the scales and minima of the four rows in
-// column tile n.
+// processor prefetches them. If w is quantised, the four rows of column tile n share the scales and minima in
+// scaling[first + n].
 #define ROW(o, j) w[4 * (j - Y_J) + o]
-// Number of column tiles of y for which a fragment uses the same texel of w; a tile of y may span several tiles of w.
+// Number of column tiles of y that a fragment computes from one texel of w. This may be less than the number of column
+// tiles in the texel (W_SHARED), since a tile of y may span several tiles of w.
 #if W_SHARED > 1 && W_TC > Y_TC
 #define PER_TEXEL (W_SHARED * Y_TC / W_TC)
 #else
@@ -13,7 +14,7 @@
 #define COLUMNS ((Y_NC + PER_TEXEL - 1) / PER_TEXEL)  // texels per row of w
 ivec3 column[COLUMNS];  // texel coordinates in w: (texel, first row, layer)
 #if W_SHARED > 1 && W_TC > Y_TC
-int tile_of[Y_NC];  // for each column tile of y: which column tile of a texel of w it needs
+int tile_of[Y_NC];  // for each column tile of y: the number of the column tile to decode from the texel of w
 #define TILE(n, j) tile_of[n]
 #else
 #define TILE(n, j) (j % W_SHARED)

@@ -1,5 +1,5 @@
-// Computes parts of the gradient of a head norm's gain: row i of y = the sum of dy * x * scale over the ROWS rows of x
-// from row i * ROWS on. The scales are from `head_scales.frag`.
+// Computes parts of the gradient of a head norm's gain, which `column_sums.frag` adds up: row i of y = the sum of
+// dy * x * scale over ROWS rows, from row i * ROWS of x on. The scales are from `head_scales.frag`.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[1];

@@ -1,6 +1,6 @@
-// Computes the moments (mean, sum of squared deviations, count) of a set of values, and merges those of two sets (Chan,
-// Golub and LeVeque 1979). This takes no difference of two large sums, so the variance of a residual stream with a
-// large mean stays precise.
+// Computes the moments (mean, sum of squared deviations, count) of a set of values, and merges the moments of two sets
+// (Chan, Golub and LeVeque 1979). This method never subtracts two large sums, so the variance of a residual stream with
+// a large mean is precise.
 #include "finite.glsl"
 #ifdef GAIN_OFFSET
 #define GAIN_OF(c4) (gain_at(0, c4) + GAIN_OFFSET)

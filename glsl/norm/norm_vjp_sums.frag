@@ -1,5 +1,6 @@
-// Computes parts of the gradients of a norm's gain and bias. Row i of g is the sum of dy x' over the ROWS rows from row
-// i * ROWS on, where x' = (x - mean) / deviation. If the norm has a bias, row i of b is the sum of dy over these rows.
+// Computes parts of the gradients of a norm's gain and bias, which `column_sums.frag` adds up. Row i of g is the sum of
+// dy x' over ROWS rows, from row i * ROWS on, where x' = (x - mean) / deviation. If the norm has a bias, row i of b is
+// the sum of dy over the same rows.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 g[1], b[1];

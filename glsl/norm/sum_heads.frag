@@ -1,4 +1,4 @@
-// y = the sum over the heads in the single row of x (+ plus).
+// Adds up the heads of x, a single row in which each head is as wide as y: y = their sum (+ plus).
 void main() {
   vec4 v[1];
   int c4 = int(gl_FragCoord.x);

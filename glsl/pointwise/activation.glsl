@@ -1,11 +1,11 @@
 // The activation functions that models use; ACT is the number of the function. ACT 1 is gelu_new (Hendrycks and Gimpel
-// 2016, the tanh form). With 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), it needs no tanh and cannot overflow to NaN.
+// 2016, the tanh form). It is computed with 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which cannot overflow to NaN.
 #include "finite.glsl"
 #if ACT == 1
 float act1(float x) { return x / (1.0 + exp(min(-1.5957691216 * (x + 0.044715 * x * x * x), 88.0))); }
 #elif ACT == 2
-// ACT 2 is the exact GELU, x times the normal cdf. The cdf is 0.5 erfc(-x / sqrt 2), where for z >= 0,
-// erfc(z) = exp(-z z + polynomial(1 / (1 + z / 2))) / (1 + z / 2).
+// ACT 2 is the exact GELU, x times the normal cdf. The cdf is 0.5 erfc(-x / sqrt 2). For z >= 0, erfc(z) is computed as
+// t exp(-z z + ERFC(2 t - 1)), with t = 1 / (1 + z / 2) and a polynomial ERFC.
 float normal_cdf(float x) {
   float z = abs(x) * 0.70710678118;
   float t = 1.0 / (1.0 + 0.5 * z), s = 2.0 * t - 1.0;

@@ -1,8 +1,8 @@
 // Changes an activation: y = x gain + shift. For each position and head, WHICH holds the number of the row of gain and
-// shift to use; 0 means y = x. PER is the number of heads: row t * PER + head of y belongs to position pos + t. With
-// ONLY_ROW, all rows of y belong to position pos + ONLY_ROW. With ALL_POSITIONS, x has a row for each position of the
-// context, and row r of y is computed from row pos + r of x.
-// With MASKED, x holds scores, and masked scores stay masked.
+// shift to use; if the number is 0, y = x. PER is the number of heads: row t * PER + head of y belongs to position
+// pos + t. With ONLY_ROW, all rows of y belong to position pos + ONLY_ROW. With ALL_POSITIONS, x has a row for each
+// position of the context, and row r of y is computed from row pos + r of x.
+// With MASKED (the score of a masked key), x holds attention scores, and masked scores stay unchanged.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

@@ -1,6 +1,6 @@
-// y[t, :] = tokens[:, id[t]] * SCALE + positions[pos + t / BATCH, :]; without position embeddings, only the first term.
-// With PLACES, the position of row t is PLACES[t]. `tokens` is stored transposed, as [n_embd, vocab], because a tied
-// head (an output layer with the same weight) multiplies by it in this form.
+// y[t, :] = tokens[:, id[t]] * SCALE + positions[pos + t / BATCH, :]. Without position embeddings, y is only the first
+// term. With PLACES, the position of row t is PLACES[t]. `tokens` is stored transposed, as [n_embd, vocab], because a
+// tied head (an output layer with the same weight) multiplies by `tokens` in this form.
 vec4 token(int id, int c4) {
   int c = 4 * c4, texel = id >> 2, lane = id & 3;
   return vec4(tokens_at(c, texel)[lane], tokens_at(c + 1, texel)[lane], tokens_at(c + 2, texel)[lane],

@@ -1,4 +1,4 @@
-// y = one row of x, the number of which is the scalar `row`; zero in columns that x does not have.
+// y = one row of x: the scalar `row` is the row's number. Columns of y that x does not have are zero.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

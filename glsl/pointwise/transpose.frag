@@ -1,5 +1,5 @@
-// y = x transposed: texel (r, c4) of y holds rows 4 c4 .. 4 c4 + 3 of column r of x; rows and columns that x does not
-// have are zero.
+// y = x transposed: texel (r, c4) of y holds rows 4 c4 .. 4 c4 + 3 of column r of x. Values of rows and columns that x
+// does not have are zero.
 float x_value(int row, int r) { return row < X_ROWS && r < X_COLS ? x_one(row, r) : 0.0; }
 
 void main() {

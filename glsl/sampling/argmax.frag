@@ -1,6 +1,6 @@
 // Finds the greatest value of each block of each row of x: a texel of y = (value, column, 1 if the block has values, 1
 // if the block has a NaN or an infinity). Block b consists of texels b, b + BLOCKS, b + 2 BLOCKS .. of a row. Of equal
-// values, the first one wins. Eight texels are fetched at once.
+// values, the first one is returned. y has HIGH rows of texels for each row of x. Eight texels are fetched at once.
 #include "finite.glsl"
 
 void main() {

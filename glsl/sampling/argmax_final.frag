@@ -1,5 +1,6 @@
 // Finds the greatest value of a row from the results of `argmax.frag` for the blocks of the row: texel 0 of y =
-// (column, value, 1 if any value of the row is not finite, 0); the other texels are 0. HIGH texels are fetched at once.
+// (column, value, 1 if any value of the row is not finite, 0); the other texels are 0. The results for a row are in
+// HIGH rows of texels of x.
 void main() {
   vec4 best = vec4(0.0);
   int first = int(gl_FragCoord.y) * HIGH;

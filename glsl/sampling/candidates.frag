@@ -1,9 +1,9 @@
-// Finds the likeliest 4 tokens of each block of a row of logits, best first; of equal logits, the first one wins. A
-// block is one component of every STRIDE-th texel: adjacent tokens, such as digits, are often likely together, so they
-// are in different blocks. The first two targets hold four pairs (logit, id). An id is -1 if the block has no more
-// tokens; 0.5 is added to the fourth id if the block has more than four. The last target holds the block's sum of
-// exp(logit - greatest). With M1 (sums of `nucleus_weights.frag`), only tokens with logits below the upper edge of the
-// bracket (`nucleus.glsl`) are candidates. Four texels are fetched at once.
+// Finds the 4 likeliest tokens of each block of a row of logits, the likeliest first; of equal logits, the first one
+// counts as likelier. Adjacent tokens, such as digits, are often likely together. So that they are in different blocks,
+// a block is one component of every STRIDE-th texel. The first two targets hold four pairs (logit, id). An id is -1 if
+// the block has no more tokens; 0.5 is added to the fourth id if the block has more than four tokens. The last target
+// holds the block's sum of exp(logit - greatest logit of the row). With M1 (sums of `nucleus_weights.frag`), only
+// tokens with logits below `upper` of the bracket (`nucleus.glsl`) are candidates. Four texels are fetched at once.
 #include "nucleus.glsl"
 
 void main() {
@@ -29,7 +29,7 @@ void main() {
       if (!(value > LEAST && value < upper)) continue;
       more = more || id.w >= 0.0;
       if (value <= best.w) continue;
-      bvec4 after = lessThan(best, vec4(value));  // true for the pairs after the value, which move back by one
+      bvec4 after = lessThan(best, vec4(value));  // the pairs with smaller logits, which move back by one
       vec4 moved = vec4(value, best.xyz), moved_id = vec4(its, id.xyz);
       moved.yzw = mix(vec3(value), moved.yzw, after.xyz);
       moved_id.yzw = mix(vec3(its), moved_id.yzw, after.xyz);

@@ -1,7 +1,8 @@
-// Chooses the drawn token among the blocks' winners (`race.frag`). Texel 0 = (id, logit, 1 if any logit is not finite,
-// 1 if the draw is undecided). The next texels are the likeliest tokens: (id, logit, 1 if top-k, top-p and min-p keep
-// the token, 0), where id is -1 without a further token. The last texel is (sum of exp(logit - greatest) over all
-// tokens, sum of exp((logit - greatest) / temperature) over the kept tokens, the greatest logit, 0).
+// Draws a token: that with the greatest score among the best tokens of all blocks (WINNERS, from `race.frag`). Texel 0
+// = (id, logit, 1 if any logit is not finite, 1 if the candidates do not determine the threshold: state 2 in
+// `threshold.glsl`). The next texels are the likeliest tokens: (id, logit, 1 if top-k, top-p and min-p keep the token,
+// 0); id is -1 if there are no more candidates. The last texel is (sum of exp(logit - greatest) over all tokens, sum of
+// exp((logit - greatest) / temperature) over the kept tokens, the greatest logit, 0).
 #include "threshold.glsl"
 
 vec4 drawn(int row, float state) {

@@ -1,6 +1,6 @@
-// Merges the blocks of `candidates.frag` into BLOCKS larger ones; finds the 7 likeliest candidates of each. Four
-// targets hold them as pairs (logit, id), as in `candidates.frag`: 0.5 is added to the seventh id if the block has more
-// tokens. Component z of the last target is the sum of exp(logit - greatest) over the block.
+// Merges the blocks of `candidates.frag` into BLOCKS larger blocks, and finds the 7 likeliest candidates of each larger
+// block. Four targets hold these candidates as pairs (logit, id), as in `candidates.frag`: 0.5 is added to the seventh
+// id if the block has more tokens. Component z of the last target is the block's sum of exp(logit - greatest).
 #define N_BEST 7
 
 void main() {

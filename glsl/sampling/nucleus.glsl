@@ -1,9 +1,9 @@
-// The search of top-p. The nucleus is the smallest set of the likeliest tokens whose weights add up to at least top_p
-// of the total weight; the search narrows the range of logits in which the nucleus ends. The weight of a token is
-// exp((logit - greatest) / temperature). Each level of the search has a bracket (a range of logits that contains the
-// end), which 15 edges divide. For each edge, `nucleus_weights.frag` adds up the weights of the tokens at or above it.
-// M1 to M4 hold these sums for the levels so far, and the weight of all tokens. A sum is spread over the rows of its
-// texture, which are added up here.
+// The search of top-p for its nucleus: the smallest set of the likeliest tokens whose weights add up to at least top_p
+// of the total weight. The weight of a token is exp((logit - greatest) / temperature). The search narrows a range of
+// logits, the bracket, that contains the least logit of the nucleus. At each level of the search, 15 edges divide the
+// bracket into 16 equal ranges. For each edge, `nucleus_weights.frag` adds up the weights of the tokens at or above the
+// edge. M1 to M4 are textures with these 15 sums, and the weight of all tokens, for levels 1 to 4, as far as they have
+// been computed. Each row of the texture has a part of each sum; this file adds up the rows.
 const float LEAST = -3.0e38;
 
 // A bracket is (upper, top, width, weight). The tokens with logits of at least `upper` have the total weight `weight`,

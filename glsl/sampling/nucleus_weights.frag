@@ -1,5 +1,5 @@
-// Computes, for each block (every BLOCKS-th texel) of a row of logits, the total weight of the tokens at or above each
-// of 15 edges, and of all tokens (see `nucleus.glsl`).
+// Computes, for each block (every BLOCKS-th texel) of a row of logits, the total weight of the block's tokens at or
+// above each of 15 edges, and that of all tokens of the block (see `nucleus.glsl`).
 #include "nucleus.glsl"
 
 void main() {

@@ -1,5 +1,6 @@
 // Ranks the candidates: for candidate i of block b, the texel in column b and row i = (logit, id, number of likelier
-// candidates, total weight of the likelier candidates). Of two equal logits, that with the smaller id is likelier.
+// candidates, total weight of the likelier candidates). Of two candidates with equal logits, that with the smaller id
+// counts as likelier.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 pair = X(p.y / 2, p.x / X_W, p.x % X_W);

@@ -1,8 +1,8 @@
-// Finds the last token that top-k and top-p keep, in one part of the candidates (`rank.frag`): texel = (logit, id, rank
-// or -1 if none is kept, number of certain candidates). A candidate is certain if no token that is not a candidate can
-// be likelier. The likeliest candidates are certain, up to and including the first that is the last of its block while
-// the block has more tokens (0.5 was added to its id). `threshold.glsl` combines the parts. The last texel is a copy of
-// BEST for `threshold.glsl`.
+// Finds the least likely token that top-k and top-p keep, in one part of the candidates (`rank.frag`): texel = (logit,
+// id, rank or -1 if none is kept, number of certain candidates). A candidate is certain if all likelier tokens are
+// candidates too. The last candidate of a block is marked (0.5 is added to its id) if the block has more tokens, which
+// may be likelier than candidates of other blocks. So the likeliest marked candidate is certain, and so are all
+// likelier candidates. `threshold.glsl` combines the parts. The last texel is a copy of BEST for `threshold.glsl`.
 #include "nucleus.glsl"
 
 float weight(float x) { return exp((x - BEST(0, 0, 0).y) * inverse_temperature); }

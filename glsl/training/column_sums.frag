@@ -1,4 +1,4 @@
-// Sums of slices of the rows: row i of y = the sum of the ROWS rows of x from row i * ROWS on (+ plus).
+// Adds up rows of x in slices of ROWS rows: row i of y = the sum of rows i * ROWS to i * ROWS + ROWS - 1 of x (+ plus).
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

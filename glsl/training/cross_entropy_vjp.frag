@@ -1,4 +1,4 @@
-// The gradient of the loss: dx = (softmax(x) - one_hot(target)) * SCALE, times the loss scale if there is one. It is
+// The gradient of the loss: dx = (softmax(x) - one_hot(target)) * SCALE, times the loss scale if there is one. dx is
 // zero in rows with a negative target. ROWS is the output of `cross_entropy.frag`.
 #ifdef LOSS_SCALE_W
 #define TIMES SCALE * LOSS_SCALE(0, 0, 0).x

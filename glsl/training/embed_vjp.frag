@@ -1,7 +1,7 @@
 // The gradient of the token embeddings: d(tokens)[c, id] = the sum of dy[row, c] over the rows whose token is id, times
-// SCALE (+ plus). `order` has an entry (row, id % 4) for each row, sorted by token. A texel of y holds four tokens;
-// `starts` holds the range [first, end) of their entries in `order`. So a fragment reads all terms of its texel: no
-// blending is needed, and the order of addition is fixed.
+// SCALE (+ plus). `order` has an entry (row, id % 4) for each row of dy; the entries are sorted by token. A texel of y
+// holds four tokens; `starts` holds the range [first, end) of the four tokens' entries in `order`. So a fragment reads
+// all terms of its texel: no blending is needed, and the order of addition is fixed.
 #ifdef SCALE
 #define TIMES * SCALE
 #else

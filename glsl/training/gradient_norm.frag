@@ -1,9 +1,9 @@
 // Computes (norm, factor for gradients, 1 if the norm is finite else 0, 0) from the sum of squares of all gradients.
 // The given gradients are those of (sum of losses) / ROWS. The gradients of the mean loss over the targets are `mean`
 // times as large. The number of targets is the sum of the y components of the first MICRO_BATCHES rows of LOSSES; if
-// every row has a target, `mean` is exactly 1. Clipping multiplies by min(1, CLIP / (norm + 1e-6)). With a loss scale,
-// the given gradients have been multiplied by it, and `mean` also divides by it. OVERFLOWED becomes 1 when a norm is
-// not finite; while it is 1, no norm counts as finite.
+// every row has a target, `mean` is exactly 1. Clipping multiplies the gradients by min(1, CLIP / (norm + 1e-6)). With
+// a loss scale, the given gradients have been multiplied by the loss scale, so `mean` also divides by it. The state
+// OVERFLOWED becomes 1 at the first norm that is not finite; from then on, later norms do not count as finite either.
 #include "finite.glsl"
 
 void main() {

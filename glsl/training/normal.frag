@@ -1,6 +1,7 @@
-// Makes fresh parameters: y = MEAN + SPREAD * normally distributed numbers (Box and Muller 1958) from a hash of (seed,
-// SITE, row, texel), where SITE is the number of this parameter. The first ROW_LIVE rows of every ROW_PERIOD rows are
-// filled, and likewise for columns; the others are padding and become zero. AdamW's moments m and s become zero too.
+// Initialises a parameter: y = MEAN + SPREAD * normally distributed numbers (Box and Muller 1958) from a hash of (seed,
+// SITE, row, texel), where SITE is the number of this parameter. Of every ROW_PERIOD rows, the first ROW_LIVE rows are
+// filled; columns likewise. The other rows and columns are padding and become zero. AdamW's averages m and s become
+// zero too.
 #include "circle.glsl"
 #include "hash.glsl"
 

@@ -1,5 +1,5 @@
 // The gradient of the position embeddings: d(positions)[t] = the sum of dy at position t over all sequences of the
-// batch (+ plus). The sum is 0 for positions that dy does not have.
+// batch (+ plus). For positions that dy does not have, the sum is 0.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[Y_N];

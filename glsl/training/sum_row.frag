@@ -1,4 +1,4 @@
-// Texel k of a row of y is the sum of all texels of the same row of layer k of x.
+// Adds up the texels of each row of each layer of x: texel k in row r of y = the sum of row r of layer k of x.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 v[1];

@@ -1,5 +1,5 @@
 // Texel k of y is the sum of squares of texels k, k + n, k + 2 n .. of several tensors, where n is the number of texels
-// of y. One loop adds up all tensors, since each further loop doubles the time of Mesa's compiler.
+// of y. A single loop reads all tensors, since each further loop doubles the time of Mesa's compiler.
 void main() {
   int first = int(gl_FragCoord.y) * Y_W + int(gl_FragCoord.x);
   vec4 sum = vec4(0.0);
