@@ -1,6 +1,6 @@
 """Checks wording in comments, docstrings, messages and documents, and the subjects of a branch's commits.
 
-    python scripts/check_wording.py            list the places that match `RULES`; CONTRIBUTING.md explains many of them
+    python scripts/check_wording.py            list the places that match `RULES` (most: see CONTRIBUTING.md)
     python scripts/check_wording.py --commits origin/main      also check the subjects of the commits since origin/main
 
 Each of `RULES` is a pattern and what to write instead. Phrases in `ALLOWED` are correct English and are skipped.
@@ -78,7 +78,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def wording(root: Path) -> Iterator[str]:
-    """Yields a line for each rule and line with a hit, in the source files and documents that git tracks."""
+    """Yields a message for each match of a rule in the source files and documents that git tracks."""
     rules = [(re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), better) for pattern, better in RULES.items()]
     for name in git(root, "ls-files").splitlines():
         path = root / name
@@ -94,7 +94,7 @@ def wording(root: Path) -> Iterator[str]:
 
 
 def subjects(root: Path, base: str) -> Iterator[str]:
-    """Yields a line for each fault of a subject since `base`."""
+    """Yields a message for each fault in the subjects of the commits since `base`."""
     for line in git(root, "log", "--no-merges", "--format=%h %s", f"{base}..HEAD").splitlines():
         commit, _, subject = line.partition(" ")
         if len(subject) > MAX_SUBJECT:

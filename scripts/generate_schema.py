@@ -37,7 +37,7 @@ WIDTH = 120  # maximum characters of a line
 
 
 def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
-    """Returns a JSON value in TypeScript; `quote` quotes all keys, and leaves out trailing commas, as JSON requires.
+    """Returns a JSON value as TypeScript; with `quote`, as JSON: with all keys quoted and no trailing commas.
 
     `before` is the number of characters that precede the value on its line; 0 means that the length does not matter.
     The value is on one line if it fits there. Otherwise, each item has a line, indented by `indent` + 2 spaces, and
@@ -130,15 +130,15 @@ def plain(schema: Any) -> Any:
     return found
 
 
-# These keys come first, in this order, so that the first error that a validator finds is the clearest.
+# A validator checks a schema's keys in their order. If these keys come first, its first error is the clearest.
 ORDER = ("$schema", "$id", "title", "description", "type", "additionalProperties", "required")
 
 
 def ordered(schema: Any) -> Any:
     """Returns a schema as written to a file: with its keys in order and without `tsType`, which only TypeScript needs.
 
-    Also removes `items` and `additionalProperties` where they accept every value: they check nothing, but the page
-    would visit each of a tokenizer's 100,000 tokens.
+    Also removes `items` and `additionalProperties` where they accept every value. There, they check nothing, but the
+    page would take the time to check each of a tokenizer's 100,000 tokens against them.
     """
     if isinstance(schema, list):
         return [ordered(item) for item in schema]

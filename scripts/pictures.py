@@ -43,8 +43,11 @@ STEPS = 320  # training steps before the picture is taken
 TIMEOUT = 300_000  # ms
 
 WRITTEN = "!document.querySelector('.text-caret') && /decode/.test(document.querySelector('.text-rate')?.textContent)"
-SHOWN = "!document.querySelector('.text-caret') && document.querySelector('.text-token')"  # for a recorded text
-STRONGEST = """async ([layer, head]) => {  // finds the strongest attention to a token before the previous one: [x, y]
+# True once the page shows a recorded text, which is not generated
+SHOWN = "!document.querySelector('.text-caret') && document.querySelector('.text-token')"
+# Returns where in the picture of a head ([x, y] in pixels) its greatest weight of an earlier token is. The first token
+# and the previous one do not count, since many heads attend to them.
+STRONGEST = """async ([layer, head]) => {
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
   let best = [24, 0];
@@ -100,7 +103,7 @@ class Studio:
 
     @contextmanager
     def page(self, link: str, height: int, view: str = "Text", site: str = "") -> Iterator[Any]:
-        """Opens a page at `link` (of `site`, by default `plain`), waits until its text is written, and shows a view."""
+        """Opens `site` (default: `plain`) at the fragment `link`, waits for the whole text, and shows a view."""
         chromium = self.chromium
         with chromium.new_page(viewport={"width": WIDTH, "height": height}, color_scheme="light") as page:
             wait_without_eval(page).set_default_timeout(TIMEOUT)
@@ -125,7 +128,7 @@ class Studio:
 
 
 def packed(png: bytes) -> bytes:
-    """Reduces a picture to 256 colours. The 64 most common colours do not change, so plain areas stay the same."""
+    """Reduces a picture to 256 colours. The 64 most common colours are exact, so areas of one colour do not change."""
     with Image.open(io.BytesIO(png)) as file:
         image = file.convert("RGB")
     pixels = np.asarray(image).reshape(-1, 3)
@@ -205,7 +208,7 @@ def page_device(studio: Studio) -> None:
 
 
 def page_cut(studio: Studio) -> None:
-    """Shows a layer that attends only to the previous token, and compares the text that results with the original."""
+    """Makes a layer attend only to the previous token, and shows how the text then differs from the original text."""
     with studio.page("#tokens=60&layer=2&head=mean", 860, "Attention") as page:
         page.get_by_label("Attends to").select_option("previous")
         page.wait_for_function("document.querySelector('.interventions-parting')")

@@ -50,12 +50,13 @@ from glgpt.wire import hidden, messages  # noqa: E402
 from glgpt.wire.messages import Ask, Open, Step  # noqa: E402
 
 TEXT = ROOT / "tests" / "data" / "shakespeare-validation.txt"
-JUDGED, LEARNED = 20, 100  # numbers of windows (texts as long as the context) on which `probe` tests and trains
+# `probe` trains a linear map on LEARNED windows (texts as long as the context) and tests it on JUDGED other windows.
+JUDGED, LEARNED = 20, 100
 LOSS_WINDOWS = 20
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"
 ROUND_TRIPS = (0, 5, 50, 200)  # milliseconds
 CLIENTS = (1, 2, 4, 8)
-ROUNDS = 3  # rounds of each measurement, in alternating runs
+ROUNDS = 3  # how often each variant (such as split and unsplit) is measured; the variants alternate
 
 
 def windows(model: GPT2, count: int) -> list[list[int]]:
@@ -73,7 +74,7 @@ def nats(logits: Floats, ids: list[int]) -> Floats:
 
 
 def loss(name: str | None, count: int) -> None:
-    """Prints the loss increase and the differing greedy tokens, for each split point and encoding of hidden states."""
+    """Prints how much the loss and the greedy tokens change, for each split point and encoding of hidden states."""
     with GPT2.from_pretrained(name, device="software") as model:
         texts, names = windows(model, count), model.config.stream()
         runs = [model.run_with_cache(ids, names) for ids in texts]
@@ -102,7 +103,7 @@ def loss(name: str | None, count: int) -> None:
 
 
 def probe(name: str | None) -> None:
-    """Prints the share of unseen text's tokens that a linear map recovers from their hidden states, for each depth."""
+    """Prints, at each depth, the share of tokens of unseen text that a linear map of the hidden states recovers."""
     with GPT2.from_pretrained(name, device="software") as model:
         names = model.config.stream()
         texts = windows(model, LEARNED + JUDGED)
@@ -272,7 +273,7 @@ def main() -> None:
         p.set_defaults(run=figure)
         if figure is loss:
             p.add_argument(
-                "--windows", type=int, default=LOSS_WINDOWS, dest="count", help="number of windows of a whole context"
+                "--windows", type=int, default=LOSS_WINDOWS, dest="count", help="number of texts as long as the context"
             )
     commands.add_parser("distance", help=distance.__doc__).set_defaults(run=distance)
     for served, held in ((token, "the latter half"), (sessions, "all but the first, without the embedding")):

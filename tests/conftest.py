@@ -28,16 +28,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
     - glgpt's cache is in a folder that is removed at the end of the run. The cache contains prepared probe results, so
       that no test times kernels and all machines use the same kernel. Tests marked `alone` do time kernels.
-    - Mesa uses the user's shader cache: compiling takes most of the time of a run, and a key of that cache covers
-      Mesa's build, the processor and the shader. The workers, the browsers and the commands that tests start share it.
+    - Mesa uses the user's shader cache, because compiling takes most of the time of a run. This is safe: the keys of
+      the cache include Mesa's build, the processor and the shader. The workers, the browsers and the commands that
+      tests start share the cache.
     - Each of n workers computes with 1/n of the processors.
     - Mesa draws in the thread that calls it (except in tests marked `alone`): its own threads sometimes use freed
       memory, which ended Chromium's GPU process about once in 50 tests (docs/design/decisions/page.md).
     - Mesa compiles shaders without LLVM's optimisation (except in tests marked `alone`). The optimisation takes most of
       the time of a run without a cache, and does not change results.
-    - `make test` draws fewer examples than `make test-all`.
-    - SIGINT gets Python's handler. A shell starts background jobs with SIGINT ignored, and commands that tests start
-      would inherit that.
+    - Hypothesis draws fewer examples in `make test` than in `make test-all`.
+    - SIGINT gets Python's handler. A shell starts background jobs with SIGINT ignored. Without the handler, commands
+      that tests start would inherit this, and could not be interrupted.
     """
     settings.load_profile("quick" if config.option.markexpr == "not slow" else "glgpt")
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -96,7 +97,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
 
 @pytest.fixture(scope="session")
 def device() -> Device:
-    """Returns the software device, which every machine has; GLGPT_TEST_DEVICE selects another, like `--device`."""
+    """Returns the software device, or the device that GLGPT_TEST_DEVICE names, with the values of `--device`."""
     return open_device(os.environ.get("GLGPT_TEST_DEVICE", "software"))
 
 

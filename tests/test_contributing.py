@@ -1,4 +1,4 @@
-"""Tests that CONTRIBUTING.md matches the code: the files it names exist, and existing code follows its lists."""
+"""Tests that the files that CONTRIBUTING.md names exist, and that existing code follows its lists of steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def recorded() -> list[str]:
 
 
 def test_an_op_has_a_shader_and_rows_of_cases() -> None:
-    """Fails if an op lacks its shader, a case, or a case of its vjp."""
+    """Fails if an op emits a shader that does not exist, or has no case in `tests/cases`."""
     emitted = set(re.findall(r'rec\.emit\(\s*"(\w+)"', OPS_TEXT))
     assert emitted <= SHADERS
     names = recorded()

@@ -128,6 +128,9 @@ def test_no_script_of_the_page_knows_a_family() -> None:
 
 
 def test_every_fault_of_make_mutants_can_be_made() -> None:
-    """Checks that each mutant's text is in its file exactly once; otherwise `make mutants` reports it and fails."""
+    """Fails if the text that a mutant replaces is not in its file exactly once.
+
+    A mutant is a fault that `make mutants` inserts, to check that a test detects it.
+    """
     assert len(mutants()) >= 40
     assert [f"{mutant.name}: {mutant.stale}" for mutant in mutants() if mutant.stale] == []

@@ -26,7 +26,7 @@ def modules(root: Path, package: str) -> dict[str, Path]:
 
 
 def statements(nodes: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yields the imports below these nodes, also those inside functions, except those for type checkers only."""
+    """Yields the imports below these nodes, including those inside functions, but not those for type checkers."""
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
@@ -37,7 +37,10 @@ def statements(nodes: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom
 
 
 def imported(name: str, path: Path, known: set[str]) -> set[str]:
-    """Returns the modules of `known` that a module imports; of `from a import b`, `a.b` if it is a module, else `a`."""
+    """Returns the modules of `known` that a module imports.
+
+    `from a import b` imports `a.b` if `a.b` is a module, and otherwise `a`.
+    """
     found = set()
     for statement in statements([ast.parse(path.read_text(encoding="utf-8"))]):
         if isinstance(statement, ast.Import):

@@ -1,4 +1,4 @@
-"""Tests what the wheel is built from: the page is rebuilt when its sources change, with Node from PyPI if needed."""
+"""Tests the build of the wheel, which rebuilds a page older than its sources, and the names that `glgpt` exports."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_page_is_built_again_after_a_change_of_any_shader_that_it_imports(bu
 
 
 def test_dir_shows_the_public_names_and_no_others() -> None:
-    """Fails if public names are missing before their first use, or names from typing are listed."""
+    """Fails if `dir(glgpt)` lacks a public name that was not used yet, or lists a name imported from `typing`."""
     code = "import glgpt; print([n for n in dir(glgpt) if not n.startswith('_')] == sorted(glgpt.__all__))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True\n"
 

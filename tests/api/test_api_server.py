@@ -77,7 +77,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(path: Path) -> Iterator[Engine]:
-    """Yields an engine whose queue holds six texts."""
+    """Yields an engine that computes eight texts at once, and whose queue holds six more."""
     engine = Engine(str(path), queue=6, device="software")
     yield engine
     engine.close()
@@ -97,7 +97,7 @@ def url(engine: Engine) -> Iterator[str]:
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
     """Yields OpenAI's client."""
-    import openai  # takes a second, which workers without these tests save
+    import openai  # here, since this takes a second, and workers that do not run these tests do not need it
 
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=120) as client:
         yield client
@@ -149,7 +149,7 @@ def test_a_stream_has_the_text_and_usage_of_a_whole_answer(client: openai.OpenAI
             assert token.logprob <= 0 and len(token.top_logprobs) == 3
             assert token.top_logprobs[0].logprob >= token.top_logprobs[2].logprob
     assert last.completion_tokens == whole.usage.completion_tokens
-    assert last.prompt_tokens_details.cached_tokens > 0  # from the request without streaming
+    assert last.prompt_tokens_details.cached_tokens > 0  # the request without streaming computed the same prompt
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_a_forced_call_has_arguments_of_its_schema(client: openai.OpenAI) -> Non
 
 
 def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: Engine) -> None:
-    """Fails if a template that does not mention tools loses them, or an answer without a call is returned as a call."""
+    """Fails if a model whose template does not use tools is not told of them, or an answer's text becomes a call."""
     results = [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "12:30"}]}]
     history = [{"role": "system", "content": "be brief"}, *HELLO, CALLED, *results]
     request = ChatRequest.model_validate({"messages": history, "tools": TOOLS})
@@ -435,7 +435,7 @@ def test_constraints_that_wait_to_be_compiled_count_as_places(
 def test_answers_are_sampled_as_the_model_recommends(
     client: openai.OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if a chat ignores the recommendation, or a text completion follows it."""
+    """Fails if a chat ignores the sampling settings that a model recommends for chats, or a completion uses them."""
     monkeypatch.setattr(engine.model, "chat_sampling", {"temperature": 0.0}, raising=False)
     greedy = chat(client, temperature=0).choices[0].message.content
     assert {chat(client, seed=seed).choices[0].message.content for seed in (1, 2)} == {greedy}

@@ -1,4 +1,4 @@
-"""Tests finding function calls in the forms that models write, whatever the pieces in which the text arrives."""
+"""Tests that function calls are found in every form that models write, and in text that arrives in pieces."""
 
 from __future__ import annotations
 

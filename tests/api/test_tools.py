@@ -30,7 +30,10 @@ def tools(parameters: dict[str, Any]) -> Tools:
     ids=["reference", "alternatives", "a property named $id", "a value with $ref"],
 )
 def test_the_schema_of_a_forced_call_means_what_it_did(parameters: dict[str, Any]) -> None:
-    """Compares the function's schema with the schema of the call, on valid and invalid arguments."""
+    """Fails if a call accepts arguments that the function's schema refuses.
+
+    Also fails if a call refuses arguments that the schema accepts and whose properties the schema names.
+    """
     call = json.loads(tools(parameters).constraint("arguments").source)
     for arguments in ({"city": "Paris"}, {"$id": "a"}, {"kind": {"$ref": "#/not a reference"}}, {"city": 3}, {}):
         alone = jsonschema.Draft202012Validator(parameters).is_valid(arguments)
@@ -48,7 +51,7 @@ def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
 
 
 def test_a_diagnosis_takes_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the diagnosis of a refused constraint compiles each of many functions for seconds."""
+    """Fails if the search for the function whose schema is refused compiles the schemas of too many functions."""
     checked: list[Constraint] = []
     asked = Tools(tools(CITY).functions * 9, True, 1)
     monkeypatch.setattr("time.monotonic", lambda: 4.0 * len(checked))

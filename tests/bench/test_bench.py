@@ -42,7 +42,7 @@ def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys
 def test_bench_says_what_it_does_and_keeps_to_its_time(
     goldens: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Fails if a slow machine measures all rounds and shapes, or a stderr that is not a terminal lacks progress."""
+    """Fails if `--seconds` does not limit rounds and shapes, or progress is printed only if stderr is a terminal."""
     asked: list[int] = []
 
     def products(_device: object, _kernel: object, _options: object, m: int, *_: object) -> list[dict[str, object]]:
@@ -75,7 +75,7 @@ def test_bench_says_what_it_does_and_keeps_to_its_time(
 
 
 def test_bench_needs_no_model(device: Device, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Fails if a model of random weights lacks an attribute that a model from a file has."""
+    """Fails if `bench` needs an attribute that a model of random weights does not have."""
     small = family("gpt2")(vocab_size=200, n_positions=128, n_embd=32, n_layer=1, n_head=2)
     monkeypatch.setattr(bench.models, "default", lambda: small)
     monkeypatch.setattr(stored_weights, "available_processors", lambda: 4)

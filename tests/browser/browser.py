@@ -22,10 +22,11 @@ from glgpt.tuning.kernel_selection import FETCHES
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu-sandbox --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist "
     "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync "
-    "--disable-gpu-watchdog "  # the watchdog drops the context if a draw is slow on a busy machine
-    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "  # they block WebGL after several losses
+    "--disable-gpu-watchdog "  # the watchdog drops the WebGL context if a draw is slow on a busy machine
+    # Without these flags, Chromium blocks WebGL after several lost contexts.
+    "--disable-domain-blocking-for-3d-apis --disable-gpu-process-crash-limit "
     # The first line disables invisible pages of the address bar, which have a renderer in every window. The second line
-    # disables the spare renderer of every profile. The others repeat Playwright's list, which this option replaces.
+    # disables the spare renderer of every profile. The others are Playwright's list, since this option replaces it.
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,AimEnabled,"
     "SpareRendererForSitePerProcess,"
     "DestroyProfileOnBrowserClose,HttpsFirstBalancedModeAutoEnable,HttpsUpgrades,LensOverlay,MediaRouter,"
@@ -87,11 +88,11 @@ WRITTEN = (
 
 @contextmanager
 def writing(page: Any, link: str, tokens: int) -> Iterator[Any]:
-    """Opens a link in a page and yields the page when its text is complete. The link generates `tokens` > 1 tokens."""
+    """Opens a link in a page and yields the page when its text has `tokens` generated tokens (at least 2)."""
     page.evaluate(FOLLOW, link)
     page.wait_for_function(f"{WRITTEN} === {tokens}")
     yield page
-    page.evaluate(FOLLOW, "prompt=-&tokens=1")  # so that the next link writes its text even if it is the same link
+    page.evaluate(FOLLOW, "prompt=-&tokens=1")  # otherwise, opening the same link next would not generate a text
     page.wait_for_function(f"{WRITTEN} === 1")
 
 
@@ -146,8 +147,9 @@ def _unpack(data: str) -> np.ndarray[Any, Any]:
     return np.frombuffer(base64.b64decode(data), "<f4")
 
 
-# JavaScript that loses the context right before the `count`-th `call` of `gl` while `player` plays an entry whose name
-# begins with `entry`. If `entry` is "", calls count at any time. `delete gl[call]` removes the hook.
+# JavaScript that loses the WebGL context right before the `count`-th call of a method of `gl`, whose name is `call`. It
+# counts calls while `player` plays an entry whose name begins with `entry`, or all calls if `entry` is "".
+# `delete gl[call]` removes the hook.
 LOSE_AT = """
       const issue = player.issue.bind(player), original = gl[call].bind(gl);
       const context = gl.getExtension('WEBGL_lose_context');

@@ -64,7 +64,10 @@ def embedded(once: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def narrow(once: Callable[..., Path]) -> tuple[Path, Path]:
-    """Returns two folders: a model with the embedded model's blocks, heads and tokenizer, and its page, f32."""
+    """Returns the folders of a random model, which has the embedded model's tokenizer, and of its page, f32.
+
+    The model has as many blocks and heads as the embedded model, but fewer columns.
+    """
 
     def fill(folder: Path) -> None:
         write_small_model(folder / "model", EMBEDDED_BLOCKS)
@@ -88,7 +91,7 @@ def exported(model_and_page: tuple[Path, Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def site(once: Callable[..., Path]) -> Iterator[Path]:
-    """Yields the page of a small model, with a recorded text. It can train `mini`, which is small enough for tests."""
+    """Yields the page of a small model, with a recorded text. The page can train `mini`, a model for tests."""
 
     def fill(folder: Path) -> None:
         write_small_model(folder / "small", EMBEDDED_BLOCKS)
@@ -184,10 +187,10 @@ def smollm2() -> Path:
 
 
 class Browsers:
-    """Holds running Chromiums: tests of a worker that use the same flags share one.
+    """Holds running Chromiums: tests that run in the same worker with the same flags share a Chromium.
 
-    A shared Chromium is the headless shell if that is installed. The shell has the same engine, without the browser's
-    own windows and pages, which take a fifth of a test's processor time. A test with its own profile uses the full
+    A shared Chromium is the headless shell if that is installed. The shell has the same engine as the full browser, but
+    not its windows and pages, which take a fifth of a test's processor time. A test with its own profile uses the full
     browser.
     """
 
@@ -241,7 +244,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="module")
 def browsers(chromium: str) -> Browsers:
-    """Returns the worker's browsers, which stay open for the next module with the shaders that they have translated."""
+    """Returns the worker's browsers. They stay open for the next module, which can use their compiled shaders."""
     Shared.browsers = Shared.browsers or Browsers(chromium)
     return Shared.browsers
 
@@ -264,7 +267,7 @@ def prepared(context: Any, complaints: list[str], measures: bool = False, worker
 
 @pytest.fixture
 def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterator[Callable[..., Any]]:
-    """Opens an address in a fresh profile; fails the test for a complaint that does not match `provokes`.
+    """Opens an address in a fresh profile; fails the test if `complaints` has one that does not match `provokes`.
 
     The page generates one token when it opens, unless its address has settings. The profile is in memory and the
     browser is shared with other tests. With `own`, the test has its own browser with a profile on disk. With `own` or

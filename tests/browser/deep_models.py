@@ -1,4 +1,4 @@
-"""Writes a tiny random GPT-2 or Llama with twelve blocks, to catch views that sort block numbers as text.
+"""Writes a tiny random GPT-2 or Llama with twelve blocks, to find views that sort block numbers as text (1, 10, 2).
 
 The Llama is an instruct model: it has special tokens and a chat template.
 """

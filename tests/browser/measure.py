@@ -36,7 +36,7 @@ SAMPLED = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 1}
 
 
 def exported(source: str | Path, out: Path, dtype: str) -> dict[str, float]:
-    """Exports the page in a separate process. Returns its seconds and its peak memory in MB, without mapped files."""
+    """Exports the page in a separate process. Returns the process's seconds and peak MB, without mapped files."""
     start, most = time.perf_counter(), 0
     command = [sys.executable, "-m", "glgpt", "export", "--model", str(source), "--out", str(out), "--dtype", dtype]
     with subprocess.Popen(command) as process:
@@ -89,7 +89,7 @@ def slow_down(page: Any, mbit: float) -> None:
 def load_figures(page: Any, visit: Callable[[], Any], weights: int) -> dict[str, float]:
     """Returns the seconds until the page is ready and until its first token, and the MB fetched.
 
-    Also returns the peak memory of the script, as a multiple of the weights' bytes.
+    Also returns the peak size of the page's JavaScript heap as a multiple of the weights' bytes.
     """
     start = time.perf_counter()
     visit()
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--mbit", type=float, default=1000, help="network speed while the page loads")
     parser.add_argument("--flags", default=" ".join(FLAGS), help="Chromium's flags")
-    parser.add_argument("--work", default=None, help="folder to keep the model and its page in (default: a new one)")
+    parser.add_argument("--work", default=None, help="folder of the model and page, for later runs too (default: new)")
     args = parser.parse_args()
     work = Path(args.work or tempfile.mkdtemp())
     work.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writes a small random GPT-2 with the embedded model's tokenizer, for tests that do not depend on the model."""
+"""Writes a small random GPT-2 with the embedded model's tokenizer, for tests that do not need a trained model."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Measures the cost of drawing: generates texts in alternating runs, with everything open and with nothing drawn.
+"""Measures the cost of drawing the page: generates texts in alternating runs, each with another tab open.
 
 python tests/browser/strip_cost.py [--rounds 12] [--tokens 120] [--dtype f16] [--flags="--use-angle=..."] [--json]
 
-`closed` shows the Device tab, which draws nothing during generation. `open` shows the Text tab with the machine,
-alternatives and settings. `attention` shows the Attention tab, whose grid grows with the text. The result is the median
-of the rounds' ratios, so that a change of the machine's speed cancels out. Processor time includes all of Chromium's
-processes.
+`closed` shows the Device tab, which draws nothing during generation. `open` shows the Text tab with alternatives,
+settings and the picture of the model's blocks. `attention` shows the Attention tab, whose grid grows with the text. The
+result is the median of each round's ratio to `closed`, since rounds may differ in the computer's speed. Processor time
+includes all of Chromium's processes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def measured(page: Any, rounds: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def figures(found: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
-    """Returns the medians of each view, and the medians of its ratios to `closed`."""
+    """Returns each view's medians, and the medians of the view's ratios to `closed` in the same round."""
     told: dict[str, Any] = {}
     for kind, runs in found.items():
         told[kind] = {

@@ -1,4 +1,4 @@
-"""Tests the host's dashboard in Chromium. The gateway is real, and each test controls the gateway's devices."""
+"""Tests the dashboard of a federation's host in Chromium, with a real gateway and simulated devices (`Peer`)."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_firefox_passes_the_self_test(
 def test_firefox_says_what_the_desktop_says(
     small: tuple[Path, Path], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
-    """Compares the page of a folder with the desktop. Fails if the page violates its policy."""
+    """Fails if a page that is served from a folder differs from the desktop, or violates its policy."""
     evaluate = browse(serve(small[1]), provokes=POLICY, measures=True)
     watch(evaluate)
     evaluate("glgpt.ready")
@@ -172,7 +172,7 @@ def test_firefox_says_what_the_desktop_says(
 def test_firefox_opens_a_model_file(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Evaluate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixes, "RECIPES", ())  # records only the file's own mix
+    monkeypatch.setattr(mixes, "RECIPES", ())  # records programs only for this file's tensor types
     model = wide_llama(tmp_path / "model.gguf", {"token_embd": "Q6_K"}, "Q4_K")
     export_player(tmp_path / "page", PlayerOptions([model], common=False))
     shutil.copy(model, tmp_path / "page" / "model.gguf")
@@ -219,7 +219,7 @@ CHATS = """(async (message) => {
 def test_firefox_chats(
     deep: Callable[[str], tuple[Path, Path]], serve: Callable[..., str], browse: Callable[..., Evaluate]
 ) -> None:
-    """Fails if an answer differs from the desktop's, or its tokens do not lead to their attention."""
+    """Fails if an answer differs from the desktop's, or a token of the answer does not open its attention."""
     folder, site = deep("llama")
     text = browse(serve(site) + "#answer=6&temperature=0")(f"{CHATS}('hello')")
     with LanguageModel.from_pretrained(folder, device="software") as model:
@@ -241,7 +241,7 @@ def test_firefox_chats_with_smollm2(
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
     single_file: Path, browse: Callable[..., Evaluate]
 ) -> None:
-    """Opens the file from disk, without a server: a bundled data set, tokens, a training run, a text, a score."""
+    """Fails if a page opened from disk, without a server, cannot train on its text, generate and compute a score."""
     evaluate = browse(single_file.as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6")
     evaluate("glgpt.ready")
     until = "(async () => { while (!(%s)) await new Promise((next) => setTimeout(next, 50)); return true; })()"

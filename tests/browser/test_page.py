@@ -76,7 +76,7 @@ def test_sampling_draws_what_the_desktop_draws(opened: Any, desktop: Any) -> Non
         {"temperature": 0.8, "seed": 1},
         {"temperature": 1.2, "seed": 7, "topK": 20, "topP": 0.9},
         {"temperature": 0.9, "seed": 2**40 + 3, "topP": 0.9},
-        {"temperature": 1.0, "seed": 2, "topK": 900},  # more than the device's candidates: samples from the whole row
+        {"temperature": 1.0, "seed": 2, "topK": 900},  # more than the device's candidates: the page reads all logits
         {"temperature": 0, "seed": 1, "repetitionPenalty": 1.4},
         {"temperature": 0.9, "seed": 5, "topK": 30, "repetitionPenalty": 1.2, "logitBias": {"199": -100, "12": 4}},
     ):
@@ -164,9 +164,10 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 def test_a_second_visit_has_what_was_measured_and_needs_no_network(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """Fails if a second visit requests weights, measures again, or lacks a file of the measured recording.
+    """Fails if a second visit requests weights, measures again, or lacks a file of the recording that it uses.
 
-    The measured recording differs from the first visit's default, so it has files that the page did not need at first.
+    The first visit uses a default recording and measures. The second visit uses the recording that was fastest, which
+    differs from the default, so it needs files that the first visit did not use.
     """
     # The stored measurements already favour contiguous columns: on a busy machine, measuring may favour strided ones.
     init = f"{{{STRANGER}}} {{{preferring('contiguous', kernels=False)}}}"
@@ -196,7 +197,7 @@ def test_a_second_visit_has_what_was_measured_and_needs_no_network(
 
 
 def test_a_later_visit_needs_no_network(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if a visit without a network lacks a file, such as the reference run, which the first visit did not use."""
+    """Fails if a visit without a network lacks a file that the first visit did not use, such as the reference run."""
     page = browse(serve(exported), keeps=True)
     page.evaluate("glgpt.ready")
     page.evaluate(KEPT)
@@ -228,10 +229,11 @@ def test_costly_passes_are_sliced(exported: Path, serve: Serve, browse: Browse, 
 def test_no_frame_waits_long_while_text_comes(embedded_trains: Path, serve: Serve, browse: Browse) -> None:
     """Fails if a task takes 50 ms, corrected for the time that the machine spent on other processes.
 
-    A worker sums numbers every 5 ms. A busy machine slows and delays the worker as much as the page; a factor of at
-    most three is attributed to the machine. The test's flag makes Chromium paint the page without OpenGL. With
-    `FLAGS` alone, llvmpipe would paint, and each picture of the page would delay its answers by 20 to 30 ms. The worker
-    cannot measure every delay of the page's two processes, so one of three runs may have a long task.
+    To measure this time, a web worker sums numbers every 5 ms. A busy machine slows and delays the worker as much as
+    the page. So the limit of 50 ms is multiplied by the worker's slowdown (at most three), and its delays are added.
+    The worker cannot measure every delay of the page's two processes, so one of three runs may have a long task.
+    The test's flag makes Chromium paint the page without OpenGL. With `FLAGS` alone, llvmpipe would paint the page,
+    which would delay llvmpipe's results for WebGL by 20 to 30 ms each time.
     """
     flags = [*FLAGS, "--disable-gpu-rasterization"]
     page = browse(serve(embedded_trains) + "#tokens=60", reduced_motion="no-preference", flags=flags)
@@ -285,7 +287,7 @@ def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) 
 
 
 def test_alternatives_are_those_of_the_logits(opened: Any, desktop: Any) -> None:
-    """Fails if the page shows a probability that is not the model's, or not the one that the token was sampled with."""
+    """Fails if the page shows wrong probabilities: those of the model, or those after the sampling settings."""
     ids = desktop.encode(PROMPT)
     script = """async (o) => {
       const seen = [];
@@ -308,7 +310,8 @@ def test_alternatives_are_those_of_the_logits(opened: Any, desktop: Any) -> None
 
 def test_a_token_costs_a_few_texels_of_reading(exported: Path, serve: Serve, browse: Browse) -> None:
     page = browse(serve(exported) + "#tokens=1&view=device")  # the Text tab would read one row of logits for its chart
-    page.evaluate("glgpt.ready.then(() => glgpt.warmUp())")  # until then, the page reads logits and samples itself
+    # Until the sampling shaders are compiled, the page reads all logits and samples without the device.
+    page.evaluate("glgpt.ready.then(() => glgpt.warmUp())")
     script = """async (options) => {
       await glgpt.generate({prompt: 'To be', tokens: 1});  // waits for the text that the page generates when it opens
       const gl = WebGL2RenderingContext.prototype, get = gl.getBufferSubData;
@@ -375,7 +378,7 @@ def test_a_module_in_a_page_of_ones_own(small: tuple[Path, Path], serve: Serve, 
     }"""
     found = page.evaluate(script)
     assert found["text"] and found["same"] and found["shape"][0] == 2 and found["short"] > 1
-    assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call gets a new object
+    assert found["heard"][0]["done"] < found["heard"][-1]["done"]  # each call of onProgress gets a new object
     assert found["wrong"] == "generate has no option max_tokens: did you mean tokens?"
-    assert "exported without training" in found["untrained"] and found["more"] == 1  # both calls load the same script
+    assert "exported without training" in found["untrained"] and found["more"] == 1  # rare calls share a script
     assert (found["stopped"], found["lost"]) == ("aborted", True) and "disposed" in found["after"]

@@ -240,7 +240,7 @@ def test_keys_and_a_full_context(deep: Deep, serve: Callable[..., str], browse: 
 
 
 def test_a_phone_without_a_network(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Fails if the composer is outside the window, a control has no name, or a later visit has to fetch a part."""
+    """Fails if the message field is outside the window, a control has no name, or an offline visit cannot answer."""
     phone = {"width": 390, "height": 844}
     page = browse(serve(deep("llama")[1]) + "#answer=3&temperature=0", viewport=phone, keeps=True)
     page.evaluate("glgpt.ready")
@@ -268,14 +268,14 @@ def test_an_empty_chat_fills_the_window(deep: Deep, serve: Callable[..., str], b
     page = browse(serve(deep("llama")[1]) + f"#answer={ANSWER}", viewport={"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
     page.get_by_role("heading", name="Chat with").wait_for()
-    page.evaluate("document.querySelector('header').style.paddingBottom = '80px'")  # as with a model switch
+    page.evaluate("document.querySelector('header').style.paddingBottom = '80px'")  # as if it also had a list of models
     assert page.evaluate("document.documentElement.scrollHeight") == 844
 
 
 def test_a_formatted_answer_on_a_phone(
     deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Fails if a table ignores its alignment, keys cannot scroll it, or the field covers the list of conversations."""
+    """Fails if cells are not aligned, keys cannot scroll a table, or the message field covers what the user opens."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1", viewport={"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
     table = "| name | `a_long_name_that_a_phone_cannot_show_without_scrolling` | default |\n| --- | --: | :-: |\n"
@@ -442,7 +442,7 @@ def test_openai_completions(deep: Deep, serve: Callable[..., str], browse: Calla
 
 
 def check_functions(found: Any) -> None:
-    """Fails if a call stays text, its arguments do not match the schema, or an error names no field."""
+    """Fails if a call is returned as text, its arguments do not match the schema, or an error names no field."""
     assert found["described"] == "context_length_exceeded"  # the system message that describes the tools is too long
     message = found["called"]["message"]
     (call,) = message["tool_calls"]

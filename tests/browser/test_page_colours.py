@@ -1,4 +1,4 @@
-"""Tests the dark and light schemes: texts of all views have enough contrast, and drawings follow a change."""
+"""Tests the dark and the light scheme: all texts have enough contrast, and drawings change with the scheme."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Browse = Callable[..., Any]
 MIN_CONTRAST = 4.5  # minimum contrast of text with its background, except in disabled controls (WCAG 2.2, 1.4.3)
 VIEWS = ("text", "attention", "blocks", "textures", "passes", "train", "device")
 
-# Returns [contrast, text, element] for text nodes and values of fields. A canvas blends all backgrounds at the middle
-# of a text, since a canvas parses every notation of a colour. Of a gradient, it blends all colours, as if the text were
-# over the deepest of them. Relative luminance is WCAG's, for sRGB.
+# Returns [contrast, text, element] for text nodes and values of fields. The background of a text is that at its middle.
+# The script paints the background colours of all elements there onto a canvas, one over the other, since a canvas
+# parses every notation of a colour. It paints all colours of a gradient. Relative luminance is WCAG's, for sRGB.
 CONTRASTS = r"""() => {
   const flat = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
   const luminance = () => {
@@ -85,9 +85,9 @@ def open_view(page: Any, view: str) -> None:
 
 
 def too_faint(page: Any, *includes: str, before: Callable[[], None] = lambda: None) -> list[Any]:
-    """Returns texts with too little contrast in the light scheme, then in the dark one, which stays active.
+    """Returns texts with too little contrast in the light and in the dark scheme. The dark scheme stays active.
 
-    Fails unless the texts `includes` are measured. Calls `before` in each scheme before it measures.
+    Fails if a text of `includes` was not measured. In each scheme, calls `before` and then measures.
     """
     faint = []
     for scheme in ("light", "dark"):

@@ -93,13 +93,13 @@ WebGL2RenderingContext.prototype.shaderSource = function (shader, text) {
   source.call(this, shader, outputs.length ? changed : text);
 };"""
 ROUNDING = """
-// Claims to store 32-bit floats, and stores 16.
+// Claims to store 32-bit floats, but stores 16-bit floats.
 const store = WebGL2RenderingContext.prototype.texStorage3D;
 WebGL2RenderingContext.prototype.texStorage3D = function (target, levels, format, ...size) {
   return store.call(this, target, levels, format === this.RGBA32F ? this.RGBA16F : format, ...size);
 };"""
 LOSING = """
-// Loses the context with draws for which CONDITION is true.
+// Loses the context right before a draw for which CONDITION is true.
 const draw = WebGL2RenderingContext.prototype.drawArrays, name = WebGL2RenderingContext.prototype.drawBuffers;
 let targets = 0;
 WebGL2RenderingContext.prototype.drawBuffers = function (list) { targets = list.length; name.call(this, list); };
@@ -142,7 +142,7 @@ def model_and_page(small: tuple[Path, Path]) -> tuple[Path, Path]:
 def test_a_device_uses_what_drawing_has_shown(
     exported: Path, serve: Serve, browse: Browse, init: str, drawable: list[Any]
 ) -> None:
-    """Fails if the page uses draw targets or a precision that the driver claims and does not have."""
+    """Fails if the page uses draw targets, or a precision, that the driver claims to have but does not have."""
     page = browse(serve(exported), init)
     page.evaluate("glgpt.ready")
     assert page.evaluate(DRAWABLE) == drawable
@@ -162,7 +162,7 @@ def test_a_device_uses_what_drawing_has_shown(
 def test_a_context_lost_by_the_test_of_targets_is_survived_by_a_reload(
     exported: Path, serve: Serve, browse: Browse, condition: str, said: str, found: int
 ) -> None:
-    """Fails if, after a loss, the page tests only fewer targets than models need: it would never open a model again."""
+    """Fails if the page, after a test that lost the context, only tests fewer targets than a model needs."""
     page = browse(
         serve(exported), LOSING.replace("CONDITION", condition), provokes="CONTEXT_LOST_WEBGL|lost its graphics context"
     )
@@ -196,7 +196,10 @@ def test_a_device_that_cannot(exported: Path, serve: Serve, browse: Browse, init
 def test_a_device_without_the_memory_says_so_before_weights_are_fetched(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """The manifest claims a large model: for a small one, the page fetches weights before it has read the programs."""
+    """Fails if the page fetches weights although the device has too little memory for the model.
+
+    The manifest claims a large model: for a small one, the page fetches weights before it has read the programs.
+    """
 
     def enlarged(route: Any) -> None:
         manifest = json.loads((exported / "manifest.json").read_text())
@@ -250,7 +253,7 @@ def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, brow
     let lost = false;
     WebGL2RenderingContext.prototype.texSubImage3D = function (...args) {
       upload.apply(this, args);
-      if (lost || args[6] < 64) return; // a weight's rows
+      if (lost || args[6] < 64) return; // fewer rows than weights have
       lost = true;
       const context = this.getExtension('WEBGL_lose_context');
       context.loseContext();
@@ -288,7 +291,7 @@ def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, brow
     ids=["prefill", "decode", "sampling", "read", "fence", "copy"],
 )
 def test_a_context_lost_at_any_call_changes_no_token(opened: Any, call: str, entry: str, count: int) -> None:
-    """Loses the context right before the `count`-th `call` while `entry` is played ("": at any time)."""
+    """Fails if a text changes when the context is lost right before a call: see `LOSE_AT`."""
     script = """async ([options, call, entry, count]) => {
       const {model} = glgpt, {player} = model, {gl} = model.device, {contexts} = glgpt.info();
       LOSE_AT
@@ -338,7 +341,7 @@ def test_a_context_lost_before_the_first_token(
 
 
 def test_a_loss_while_the_model_loads_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the page claims to compile shaders while it waits for a context that the browser withholds."""
+    """Fails if the page claims to compile shaders while it waits for a context that the browser does not restore."""
     never = "globalThis.restoreAfter = 1e9;"
     page = browse(serve(exported), HASTE + LOADING.replace("CALL", "linkProgram").replace("COUNT", "12") + never)
     page.get_by_text("lost the graphics context").wait_for()
@@ -346,7 +349,10 @@ def test_a_loss_while_the_model_loads_is_said(exported: Path, serve: Serve, brow
 
 
 def test_a_loss_that_is_heard_late_changes_no_token(exported: Path, serve: Serve, browse: Browse) -> None:
-    """In a lost context, a fence counts as passed and buffers read as zeros before the page is notified of the loss."""
+    """Fails if tokens change because the page reads zeros from a lost context before it is notified of the loss.
+
+    In a lost context, each fence counts as passed, so the page believes that the results have been computed.
+    """
     page = browse(serve(exported), LOSE)
     page.evaluate("glgpt.ready")
     expected = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 48, temperature: 0}).then((r) => r.ids)")
@@ -420,7 +426,7 @@ def end_gpu_process(profiles: Path) -> None:
 
 
 def test_what_a_loss_cut_short_begins_anew(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if parity or a picture of a view that a loss has interrupted is not restarted."""
+    """Fails if the parity test, or drawing a view, does not start again after a lost context interrupted it."""
     page = browse(serve(exported))
     page.evaluate("glgpt.ready")
     page.wait_for_function("!document.querySelector('.text-caret')")
@@ -581,7 +587,7 @@ def test_a_failed_load_leaves_nothing_behind(exported: Path, serve: Serve, brows
     data = b"{}"
     page = browse("about:blank#", HASTE + COUNTED)
     for name in broken:
-        if part != "capture":  # loading fetches `capture` and does not read it
+        if part != "capture":  # loading only checks the SHA-256 of `capture`, so that must stay wrong
             manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         page.route(f"**/{name}", lambda route: route.fulfill(body=data))
     held: list[Any] = []
@@ -653,7 +659,8 @@ def test_changes_that_cannot_be_made_again_are_off(exported: Path, serve: Serve,
     """Fails if, after a lost context, texts come from the unchanged model while the page lists changes."""
     page = browse(serve(exported), provokes="provoked")
     said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))  # a view may draw first, and log the error
+    # If a view draws before the text is generated, the view logs the error.
+    page.on("console", lambda message: said.append(message.text))
     page.evaluate("glgpt.ready")
     error, parts, count = page.evaluate("""async () => {
       await glgpt.intervene(['h.0.mlp']);
@@ -710,7 +717,7 @@ def answering(document: Any) -> Callable[[Any], None]:
 
 
 def with_tokenizer(exported: Path, **changed: Any) -> dict[str, Any]:
-    """Returns the export's manifest, and its tokenizer with these fields changed."""
+    """Returns the export's tokenizer with these fields changed, and the manifest with the new tokenizer's hash."""
     manifest = json.loads((exported / "manifest.json").read_text())
     tokenizer = json.loads((exported / "tokenizer.json").read_text()) | changed
     data = json.dumps(tokenizer).encode()
@@ -736,7 +743,10 @@ def test_a_character_that_the_vocabulary_lacks_stops_the_text_alone(
 
 
 class Liar(SimpleHTTPRequestHandler):
-    """Serves a folder; `lies` maps files to a false Content-Length, or to None for an endless file."""
+    """Serves a folder, but sends 64 MiB of zeros for each file in `lies`.
+
+    `lies` maps the file's name to the Content-Length that is sent. None: no Content-Length is sent.
+    """
 
     lies: ClassVar[dict[str, int | None]] = {}
 

@@ -69,7 +69,7 @@ def test_a_family_has_the_desktops_numbers_and_text(
     name: str,
     dtype: str,
 ) -> None:
-    """Fails if the page's programs lack a window, a norm, a cap or partial rotary positions."""
+    """Fails if the page ignores a sliding window, a norm of heads, a soft cap or partial rotary positions."""
     first = programs.page_recordings(dtype)[:1]
     monkeypatch.setattr(programs, "page_recordings", lambda _: first)  # the other recordings have the same passes
     folder = checkpoint(tmp_path / "model", name, FAMILIES[name])

@@ -52,7 +52,7 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     member = reloaded.evaluate(SAID)["member"]
     reloaded.reload(wait_until="commit")
     reloaded.wait_for_function("globalThis.glgpt?.federation?.status === 'training'", timeout=240_000)
-    assert reloaded.evaluate(SAID)["member"] == member  # the stored key makes it the same member
+    assert reloaded.evaluate(SAID)["member"] == member  # the page joins again as this member, with its stored key
     dashboard.wait_for_function(
         "document.querySelectorAll('.devices tr:is([data-state=training], [data-state=sent])').length"
     )

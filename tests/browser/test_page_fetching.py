@@ -1,4 +1,4 @@
-"""Tests fetching a text at the visitor's request, from servers that misbehave."""
+"""Tests that the page can fetch a text that a visitor requests, also from servers that misbehave."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def stranger() -> Iterator[str]:
 
 @pytest.fixture
 def page(site: Path, serve: Serve, browse: Browse, stranger: str, tmp_path: Path) -> Any:
-    """Returns a page of another origin that may fetch from the stranger."""
+    """Returns a page that may fetch from `stranger`, a server of another origin."""
     folder = tmp_path / "page"
     shutil.copytree(site, folder)
     Reading("none", [stranger]).allow(folder / "index.html")

@@ -25,8 +25,8 @@ new PerformanceObserver((list) => shifts.push(...list.getEntries().filter((e) =>
 MOVED = """[shifts.reduce((sum, e) => sum + e.value, 0), shifts.map((e) => [e.value, ...e.sources.map(
   ({node, previousRect: a, currentRect: b}) => [`${node?.nodeName}.${node?.className}`, a.x, a.y, b.x, b.y])])]"""
 
-# Skips links and tokens, which are as high as a line of text, the link to the prompt, and the machine's cells, which
-# are parts of a drawing.
+# Returns controls that are too low for a finger, except for links and tokens (as high as a line of text), the link that
+# skips to the prompt, and the cells of the machine (a picture of the model).
 SMALL = """(least) => [...document.querySelectorAll('button, select, summary, textarea, input, a')]
   .filter((e) => e.checkVisibility({visibilityProperty: true}))
   .filter((e) => !e.matches('.ui-link, p a, .machine-stage, .attention-arcs button, .shell-skip'))
@@ -77,7 +77,7 @@ def test_the_bar_of_changes_moves_nothing(site: Path, serve: Serve, browse: Brow
 
 
 def test_the_bar_of_changes_stays_low_in_a_low_window(site: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the bar covers the view in a low window, such as one at a zoom of 200%."""
+    """Fails if the bar with the interventions covers the view in a low window, such as one at a zoom of 200%."""
     changes = "interventions=h.0.mlp,h.1.mlp,h.2.mlp*2,h.3.attn"
     page = browse(serve(site) + f"#view=blocks&tokens=2&{changes}", viewport={"width": 640, "height": 400})
     page.evaluate("glgpt.ready")

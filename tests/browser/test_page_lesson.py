@@ -1,4 +1,4 @@
-"""Tests the page's explanations of the model: the machine (a picture of all stages), a chart, the tour, changes."""
+"""Tests how the page explains a model: with the machine (a picture of all stages), bars, the tour, interventions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_machine_draws_every_stage_and_each_leads_to_its_view(page: Any) -> 
 
 
 def test_the_bars_are_what_the_sampler_draws_from(page: Any, desktop: LanguageModel) -> None:
-    """Fails if the bars do not follow a slider at once, or do not mark excluded tokens."""
+    """Fails if the bars (chances of the next tokens) do not follow a slider at once, or do not mark excluded tokens."""
     ids = page.evaluate("glgpt.generate({prompt: 'To be', tokens: 12, temperature: 0.8, topK: 5, topP: 0.9, seed: 3})")
     text = [*desktop.encode("To be"), *ids["ids"]]
     logits = desktop.logits(text[:-1])[-1]
@@ -163,7 +163,7 @@ def test_steering_is_asked_for_in_blocks_and_kept_in_the_link(page: Any) -> None
 def test_a_patched_model_and_one_that_looks_elsewhere_say_what_they_say_on_the_desktop(
     opened: Any, desktop: LanguageModel
 ) -> None:
-    """Compares a generated text, and the probability of each token of a given text."""
+    """Fails if, with a patch or a changed attention, a text or its probabilities differ from the desktop's."""
     other, script = "So we", "(o) => glgpt.generate(o).then((r) => r.ids)"
     ids, given = desktop.encode("To be"), desktop.encode(other)
     text = desktop.encode("To be, or not to be: that is the question")
@@ -260,7 +260,7 @@ def test_one_click_cuts_a_head_and_the_texts_stand_side_by_side(page: Any) -> No
 
 
 def test_a_card_can_be_asked_for_by_itself(page: Any) -> None:
-    """Fails if a card that was opened separately does not lead to the next suggestion, or starts the tour unasked."""
+    """Fails if one card of the tour cannot be opened alone, or does not lead to the next suggestion."""
     card = page.get_by_role("complementary", name="Tour")
     page.get_by_role("button", name="See what it attends to").click()
     assert card.get_by_role("heading").inner_text() == "Attention"
@@ -295,8 +295,8 @@ def test_the_tour_moves_the_views_and_can_be_linked(page: Any) -> None:
 def test_a_button_keeps_the_focus_while_the_text_is_written(page: Any) -> None:
     button = page.get_by_role("button", name="Continue", exact=True)
     button.focus()
-    # One script, because the text may be complete before the answer to a first script has arrived. The second click
-    # does nothing: the text is still being written.
+    # One script clicks twice: with two scripts, the text could be complete before the second click. The second click
+    # must do nothing, since the text is still being generated.
     writing = """async () => {
       const button = document.activeElement;
       button.click();

@@ -16,7 +16,7 @@ from glgpt.inference.model import LanguageModel
 
 pytestmark = pytest.mark.slow
 BPE = {"text": PLAY, "config": {**QUIET, "tokenizer": "bpe:300"}, "seed": SEED}
-SLOW = 90_000  # ms: two cores may be shared with other processes
+SLOW = 90_000  # ms; waits may be long, since other processes may use the two cores too
 PROMPT = "To be, or not"
 # Tracks all existing textures and their bytes. Runs before the page creates its first texture.
 COUNTED = """

@@ -1,4 +1,4 @@
-"""Tests navigation: history, links, titles, the keyboard, limits of settings, and the size of targets."""
+"""Tests navigation: history, links, titles, the keyboard, limits of settings, and the size of controls."""
 
 from __future__ import annotations
 
@@ -129,9 +129,10 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(text: Any) -> None:
 
 
 def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(text: Any, desktop: LanguageModel) -> None:
-    """Fails if a text of one or of two calls differs from the desktop's, or if views show tokens outside the context.
+    """Fails if a text longer than the context differs from the desktop's, or if views show tokens outside the context.
 
-    The prompt nearly fills the context, so that only the first few tokens leave the context.
+    The page generates the text in one call, and its last ten tokens in a second call too. The prompt nearly fills the
+    context, so that the test need not generate many tokens.
     """
     page, prompt, tokens = text, PLAY[:470], 60
     ids, context = desktop.encode(prompt), desktop.config.n_positions
@@ -171,9 +172,9 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 
 def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if a target, except the text's inline tokens, has less than 24 by 24 CSS pixels (WCAG 2.5.8).
+    """Fails if axe finds a fault, or a control has less than 24 by 24 CSS pixels (WCAG 2.5.8), except tokens in a text.
 
-    The page opens at a phone's width. Each view is checked at that width and at a desktop's.
+    The page opens at a phone's width. Each view is checked at this width and at a desktop's width.
     """
     axe = data_path("viewer/node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
     page = browse(serve(site) + "#prompt=To+be&tokens=12", viewport={"width": 390, "height": 800})
@@ -233,7 +234,8 @@ def test_a_link_names_what_the_page_does_not_know(text: Any) -> None:
     assert "The link sets colour, which this page does not support." in bar.inner_text()
     bar.get_by_role("button", name="Dismiss").click()
     assert not bar.count()
-    # The page computes the last column first, since the details describe it, and shows how many columns are left.
+    # The page computes the last column first, since the details below the table are about this column. The page
+    # shows how many columns are left to compute.
     page.evaluate("""() => {
       window.counted = false;
       const observer = new MutationObserver(() => {

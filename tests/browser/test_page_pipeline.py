@@ -35,7 +35,7 @@ MOVED = """() => new Promise((resolve) => {
       .filter((node) => node?.closest('.train-settings')).map((node) => node.outerHTML),
   )).observe({ type: 'layout-shift', buffered: true });
 })"""
-SLOW = 300_000  # ms: two cores may be shared with other processes
+SLOW = 300_000  # ms; waits may be long, since other processes may use the two cores too
 
 
 def stage(page: Any, name: str) -> None:
@@ -109,7 +109,7 @@ def test_a_newcomer_walks_from_a_text_to_a_score(site: Path, serve: Serve, brows
 
 @pytest.mark.soak
 def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: Browse) -> None:
-    """Also fails if the page does not show, before the start, how long the steps will take on this device."""
+    """Fails if a run is drawn without the previous run's loss, or its time is not estimated before its start."""
     page = browse(serve(site) + "#tokens=1&view=train&step=train&steps=6&evalEvery=3&sampleEvery=0")
     page.evaluate("glgpt.ready")
     page.get_by_text("6 steps, about ").first.wait_for()
@@ -132,7 +132,7 @@ def test_a_second_run_is_drawn_over_the_first(site: Path, serve: Serve, browse: 
 
 
 def test_a_link_prepares_a_training(site: Path, serve: Serve, browse: Browse) -> None:
-    """Also fails if anything moves while the tab fills with estimates that need a measurement of the device."""
+    """Fails if a link's settings are not applied, or if controls move when the estimate of the run's time appears."""
     link = (
         "#tokens=1&view=train&step=train&set=sorting&vocabulary=bpe:300&steps=7&lr=0.002&train-seed=4&schedule=linear"
     )
@@ -160,7 +160,10 @@ def test_the_score_is_the_desktops(
     tokenizer: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Uses the embedded model, with which both the page and the desktop compare the new model."""
+    """Fails if the page's score of a new model differs from the desktop's (`glgpt eval --suite`).
+
+    Both compare the new model with the embedded model, so this test opens the embedded model's page.
+    """
     page = browse(serve(embedded_trains) + "#tokens=1")
     page.evaluate("glgpt.ready")
     text = PLAY[:12_000] + "naïve – 漢字 🙂\n" * 20

@@ -1,4 +1,4 @@
-"""Tests the page without weights: it opens model files of its programs' shapes, or says why it cannot."""
+"""Tests the page without weights: it opens model files for whose shapes it has programs, or reports why it cannot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WebGL2RenderingContext.prototype.getParameter = function (name) {
 """
 
 
-# Gives both columns of a quad of pixels the left column's derivative, as some drivers do.
+# Makes dFdy in both columns of a quad (2 x 2 pixels) return the left column's derivative, as some drivers do.
 COARSE = """
 const source = WebGL2RenderingContext.prototype.shaderSource;
 const coarse = ['float', 'vec4'].map((type) => `
@@ -86,7 +86,10 @@ def player(once: Callable[..., Path], models: Path) -> Path:
 
 @contextlib.contextmanager
 def few_mixes(*names: str) -> Iterator[None]:
-    """Makes exports record only these mixes, by default the mixes of `models`."""
+    """Makes exports record programs only for these mixes of tensor types; by default, for those of `models`.
+
+    "any" is the program for files of all mixes that have no other program.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in (names or ("F32", "Q8_0", "Q4_K_M", "any"))]
@@ -203,7 +206,7 @@ def test_the_files_of_a_folder_run_as_on_the_desktop(player: Path, models: Path,
 def test_a_folder_without_ends_of_text_chats(
     player: Path, models: Path, tmp_path: Path, serve: Serve, browse: Browse
 ) -> None:
-    """Fails if chat_template.jinja is not read, or the tokenizer's own token does not end a text."""
+    """Fails if chat_template.jinja is not read, or the tokenizer's end token does not end a text."""
     folder = tmp_path / "folder"
     convert(models / "plain.gguf", folder)
     (folder / "generation_config.json").write_text('{"eos_token_id": []}')
@@ -212,7 +215,7 @@ def test_a_folder_without_ends_of_text_chats(
     give(page, sorted(folder.iterdir()))
     load(page)
     page.get_by_role("navigation").get_by_role("button", name="Chat", exact=True).wait_for()
-    page.get_by_role("button", name=QUESTIONS[0]).wait_for()  # not the beginning of a text
+    page.get_by_role("button", name=QUESTIONS[0]).wait_for()  # the suggested prompt is a question, as for a chat
     tokenizer = load_tokenizer(folder, VOCAB)
     assert tokenizer and page.evaluate("(id) => glgpt.model.ends(id)", tokenizer.eos)
     chat = load_chat(folder, tokenizer)
@@ -261,7 +264,7 @@ def test_a_kept_model_opens_on_the_next_visit_and_can_be_removed(
 
 @pytest.fixture
 def elsewhere(models: Path, serve: Serve) -> Iterator[str]:
-    """Yields the address of another server, which lets pages read its files."""
+    """Yields the address of a second server, from which pages of other origins may read files."""
     import threading
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer

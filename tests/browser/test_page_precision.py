@@ -46,7 +46,7 @@ def site(once: Callable[..., Path]) -> Iterator[Path]:
 def test_losses_in_halves_equal_the_desktops_through_an_overflow(
     site: Path, serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """Fails if the page scales the loss differently, or if a step that overflowed is missing or reported twice."""
+    """Fails if the page scales the loss differently than the desktop, or omits or repeats an overflowed step."""
     page = browse(serve(site) + "#tokens=1")
     page.evaluate("glgpt.ready")
     done, points = page.evaluate(TRAIN, {"text": PLAY, "config": CONFIG, "steps": STEPS, "seed": SEED})

@@ -32,7 +32,7 @@ from glgpt.page.export_options import ExportOptions
 def test_the_page_has_the_desktops_numbers(
     once: Callable[..., Path], serve: Callable[..., str], browse: Callable[..., Any], dtype: str, rows: str
 ) -> None:
-    """Fails if scales belong to the wrong group, a panel splits a group, or a picture shows integers, not weights."""
+    """Fails if a group gets another group's scales, a panel splits a group, or a picture shows integers as weights."""
     config = GPT2Config(vocab_size=300, n_positions=300, n_embd=192, n_layer=1, n_head=3)
 
     def fill(folder: Path) -> None:
@@ -40,7 +40,7 @@ def test_the_page_has_the_desktops_numbers(
         export_few(folder / "model", folder / "page", ExportOptions(dtype), device="software")
 
     made = once(f"integers-{dtype}", fill)
-    folder, name = made / "model", "h.0.mlp.c_fc.weight"  # six groups of rows; q4 stores it in four bits
+    folder, name = made / "model", "h.0.mlp.c_fc.weight"  # has six groups of rows; q4 stores this weight in four bits
     address = serve(made / "page") + f"#view=textures&texture={name}&tokens=1"
     page = browse(address, preferring(rows), measures=True)
     page.evaluate("glgpt.ready")
@@ -67,7 +67,7 @@ def test_the_page_has_the_desktops_numbers(
 def test_the_page_keeps_every_type_of_a_gguf_file(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any]
 ) -> None:
-    """Fails if the page reads or draws the scales, minima or levels of a type differently than the desktop."""
+    """Fails if the page reads or draws the scales, minima or integers of a type differently than the desktop."""
     kinds = {
         "token_embd": "Q6_K", "blk.0.attn_q": "Q5_1", "blk.0.attn_k": "Q4_0", "blk.0.attn_v": "Q8_0",
         "blk.0.attn_output": "Q5_0", "blk.0.ffn_up": "Q5_K", "blk.0.ffn_down": "F16",
@@ -120,7 +120,7 @@ def test_caches_are_half_floats_where_drawing_shows_that_they_work(
 def test_products_of_integers_are_measured(
     tmp_path: Path, serve: Callable[..., str], browse: Callable[..., Any], dtype: str
 ) -> None:
-    """Fails if the probe reads empty rows of a product and mistakes them for a product of zeros."""
+    """Fails if the probe of kernels reads rows that the product did not write: it would report a product of zeros."""
     config = GPT2Config(vocab_size=300, n_positions=30, n_embd=192, n_layer=1, n_head=3)
     folder = save_checkpoint(tmp_path / "model", config, random_weights(config))
     export_few(folder, tmp_path / "page", ExportOptions(dtype), device="software")

@@ -31,7 +31,7 @@ def unpacked(data: str) -> np.ndarray[Any, Any]:
 
 
 def test_a_recorded_run_is_there_while_shaders_compile(embedded: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the recorded text, machine picture, alternatives or attention differ from the desktop's."""
+    """Fails if the recorded text, alternatives, attention or picture of the blocks differ from the desktop's."""
     with LanguageModel.from_pretrained() as desktop:
         prompts = Prompts.load(desktop.path, desktop.config, ())
         given, opening = prompts.opening(), prompts.continuation()
@@ -65,7 +65,7 @@ def test_a_recorded_run_is_there_while_shaders_compile(embedded: Path, serve: Se
     pictures = [unpacked(bytes_).reshape(-1, seen[0]) for bytes_ in seen[1:]]
     alpha, hue = (np.delete(picture, np.s_[cell : cell + labels], 1).ravel() for picture in pictures)
     np.testing.assert_array_equal(alpha, 2 * abs(last - 127))
-    blue = hue[abs(last - 127) > 60]  # a canvas keeps no exact hue in more transparent pixels
+    blue = hue[abs(last - 127) > 60]  # in more transparent pixels, a canvas stores the hue inexactly
     np.testing.assert_array_equal(blue > 139, last[abs(last - 127) > 60] > 127)
     at = len(given) + 5
     page.locator(".text-token").nth(at).hover()
@@ -94,8 +94,9 @@ def test_a_recorded_run_is_there_while_shaders_compile(embedded: Path, serve: Se
 def test_the_first_seconds(embedded: Path, serve: Serve, browse: Browse) -> None:
     """Fails if, at 10 Mbit/s, the first paint takes more than 1 s or the recorded run is not interactive within 2 s.
 
-    Both limits are extended by the time that this machine takes to fetch the page's script. Also fails if a page that
-    was opened without settings does not keep the recorded text when the model is ready, or cannot continue it.
+    Both limits are extended by the time that this machine takes to fetch the page's script. Also fails if the page
+    replaces the recorded text when the model is ready, or cannot continue this text. (A page that is opened with
+    settings replaces it.)
     """
     page = browse("about:blank#")
     session = page.context.new_cdp_session(page)

@@ -27,7 +27,7 @@ SETTINGS = {"temperature": 0.7, "k": 5, "p": 0.9, "seed": 3}
 
 @pytest.fixture(scope="module")
 def model_and_page(embedded: Path) -> tuple[Path, Path]:
-    """Returns the folders of the embedded model, whose texts have lines, and of its page."""
+    """Returns the folders of the embedded model, whose texts have line breaks, and of its page."""
     return data_path("weights/shakespeare"), embedded
 
 
@@ -40,7 +40,7 @@ def page(opened: Any) -> Iterator[Any]:
 
 
 def written(page: Any, prompt: str = "To be") -> list[int]:
-    """Returns the ids of `prompt` and of the text that the page shows after it, generated again with the same seed."""
+    """Returns the ids of `prompt` and of the text after it, which the page generates again with the same seed."""
     options = {"prompt": prompt, "tokens": 20, "temperature": 0.7, "topK": 5, "topP": 0.9, "seed": 3}
     script = "(o) => glgpt.generate(o).then((r) => [...glgpt.encode(o.prompt), ...r.ids])"
     return list(page.evaluate(script, options))
@@ -75,7 +75,7 @@ def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
     assert {"1%", "10%"} < set(ticks)
     at = [(float(name.rstrip("%")) / 100, place) for name, place in ticks.items()]
     drawn = np.array(page.evaluate(opacity, [ids, 3, "pattern"]))
-    for value, place in drawn:  # every value's opacity lies between those of the neighbouring ticks
+    for value, place in drawn:  # the value's opacity must be between the places of the two ticks next to the value
         below, above = max(x for x in at if x[0] <= value + 1e-6), min(x for x in at if x[0] >= value - 1e-6)
         assert below[1] - 0.02 <= place <= above[1] + 0.02, (value, place)
     for weight, place in at:
@@ -88,7 +88,8 @@ def test_the_legend_has_the_scale_of_the_picture(page: Any) -> None:
         expected = np.interp(
             abs(value), [v for v in sorted(signed) if v >= 0], [2 * signed[v] - 1 for v in sorted(signed) if v >= 0]
         )
-        assert place == pytest.approx(expected, abs=0.12), value  # ticks are far apart; a linear scale is off by 0.3
+        # `expected` is inexact, since ticks are far apart. A linear scale would differ from it by 0.3.
+        assert place == pytest.approx(expected, abs=0.12), value
 
 
 def test_alternatives_say_what_the_model_said_and_what_was_drawn_from(page: Any, desktop: LanguageModel) -> None:

@@ -1,4 +1,4 @@
-"""Tests `#selftest` of the page: its card and its report, in this browser and in a faulty one."""
+"""Tests the page's self-test (`#selftest`): what it shows (the card) and its JSON report, also with faulty drivers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def test_the_card_and_the_report_agree(exported: Path, serve: Serve, browse: Bro
 
 
 def test_a_whole_run_reports_all_parts_and_can_be_read(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Runs a suite of two ops, with speeds. Fails if the report or the card lacks a part, or axe finds a fault."""
+    """Fails if the report or the card of a run without a choice of ops lacks a part, or axe finds a fault.
+
+    The suite has only two ops, so that the test is fast.
+    """
     suite = suite_of(exported)
     suite["cases"] = [case for case in suite["cases"] if case["op"] in ("multiply", "few_rows")]
     page = browse("about:blank")
@@ -80,7 +83,10 @@ def test_a_whole_run_reports_all_parts_and_can_be_read(exported: Path, serve: Se
 
 
 def test_a_device_on_which_no_model_runs_fails(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if cases that every model needs are skipped, as a device with four targets skips cases with eight."""
+    """Fails if a device with one draw target skips cases that every model needs.
+
+    A device may only skip cases that need eight targets, if it has four.
+    """
     page = browse(serve(exported) + "#selftest&op=embed_tokens&op=multiply", ONE_TARGET)
     page.wait_for_function(DONE)
     report, card = page.evaluate(REPORT), page.evaluate(CARD)

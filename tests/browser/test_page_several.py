@@ -22,8 +22,8 @@ CONTINUATIONS = """async (options) => {
   return {made, texts, memory: glgpt.model.memory().several};
 }"""
 
-# Keeps guessing active. Guessing pauses if four rows take four times as long as one, as on software OpenGL, and if
-# tokens are so fast that the page issues several at once.
+# Keeps guessing (speculative decoding) active. The page pauses it if a step of four tokens takes four times as long as
+# one of one token, as on software OpenGL, and if tokens are so fast that the page issues several at once.
 NEVER_PAUSES = """() => {
   const {batch, generator} = glgpt.model, own = batch.speculation.bind(batch);
   Object.defineProperty(generator.sizes, "tokens", {value: 1, configurable: true});
@@ -46,7 +46,8 @@ def test_each_is_the_text_of_its_seed(opened: Any, desktop: LanguageModel) -> No
     assert [text["text"] for text in found["made"]] == expected
     for text in found["made"]:
         assert page.evaluate("(o) => glgpt.generate(o)", options | {"seed": text["seed"]})["ids"] == text["ids"]
-    # With a repetition penalty, the host samples. A stop text ends one text; the end of the context ends all texts.
+    # With a repetition penalty, the page samples without the device. A stop text ends only the text that contains it.
+    # The end of the context ends all four texts.
     options |= {"repetitionPenalty": 1.3, "stop": "\n"}
     found = page.evaluate(CONTINUATIONS, options)
     for text in found["made"]:
@@ -54,7 +55,7 @@ def test_each_is_the_text_of_its_seed(opened: Any, desktop: LanguageModel) -> No
         assert text["stopped"] == ("tokens" if len(text["ids"]) == 24 else "text")
     long = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(40)).slice(0, 250)")
     found = page.evaluate(CONTINUATIONS, {"ids": long, "tokens": 24, "seed": 3})
-    assert [len(text["ids"]) for text in found["made"]] == [7] * 4  # 256 positions, and the token after the last
+    assert [len(text["ids"]) for text in found["made"]] == [7] * 4  # six at positions 250 to 255, and the next
     assert {text["stopped"] for text in found["made"]} == {"context"}
     found = page.evaluate(CONTINUATIONS, {"ids": (long * 2)[:256], "tokens": 3, "seed": 3})
     assert [len(text["ids"]) for text in found["made"]] == [1] * 4
@@ -121,7 +122,7 @@ def test_a_lost_context_begins_them_anew(opened: Any) -> None:
 
 
 def test_guessed_tokens_leave_the_text_as_it_is(opened: Any) -> None:
-    """Fails if a wrong guess is accepted, a checked row has other bits, or the caches lack the guessed rows."""
+    """Fails if guessing changes a text, no guess is accepted, or the caches lack rows of accepted tokens."""
     page = opened
     page.evaluate(NEVER_PAUSES)
     ids = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(9))")
@@ -145,10 +146,14 @@ def test_guessed_tokens_leave_the_text_as_it_is(opened: Any) -> None:
 
 
 def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
-    """Fails if the mask, row or random number after a guess is wrong, or a matcher keeps wrong guesses."""
+    """Fails if guessing tokens that a constraint forces changes a text, for example through a wrong mask.
+
+    After a wrong guess, the constraint's matcher must forget the guess.
+    """
     page = opened
     page.evaluate(NEVER_PAUSES)
-    page.evaluate("glgpt.borrow((model) => model.batch.speculation().then(() => null))")  # otherwise loaded later
+    # Loads the program that checks guesses, which the page would otherwise load later, during the text.
+    page.evaluate("glgpt.borrow((model) => model.batch.speculation().then(() => null))")
     fields = {"kingdom": {"type": "string", "maxLength": 9}, "battles": {"enum": ["won", "worse", 12]}}
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     accepted = wrong = 0
@@ -170,7 +175,10 @@ def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
 
 
 def test_work_issued_ahead_of_a_read_leaves_a_constrained_text_as_it_is(opened: Any) -> None:
-    """Fails if a token chosen ahead is kept though an earlier one changes the mask, or if a decode ahead is wrong."""
+    """Fails if issuing work before earlier tokens have been read changes a constrained text.
+
+    A token that was chosen too early must be discarded if the mask changes through an earlier token.
+    """
     page = opened
     page.evaluate("""() => {
       const {cache, generator, sampling} = glgpt.model, own = sampling.chooseAllowed;
@@ -208,7 +216,8 @@ def test_work_issued_ahead_of_a_read_leaves_a_constrained_text_as_it_is(opened: 
             assert found | counts == plain | counts
             assert (found["early"] > 20) == ("alternatives" not in how)
             discarded += found["chosen"] - plain["chosen"]
-        if how == {"temperature": 0}:  # leaves every seventh choice to the page, whose samples are not the device's
+        # Every seventh choice counts as undecided: the page chooses instead of the device. Only greedy choices agree.
+        if how == {"temperature": 0}:
             found = page.evaluate("(o) => ahead(o, 2, 7)", options | how)
             assert found | counts == plain | counts
     assert discarded > 0
