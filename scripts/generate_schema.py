@@ -39,9 +39,9 @@ WIDTH = 120  # maximum characters of a line
 def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
     """Returns a JSON value as TypeScript; with `quote`, as JSON: with all keys quoted and no trailing commas.
 
-    `before` is the number of characters that precede the value on its line; 0 means that the length does not matter.
-    The value is on one line if it fits there. Otherwise, each item has a line, indented by `indent` + 2 spaces, and
-    the closing bracket is indented by `indent` spaces.
+    `before` is the number of characters that precede the value on its line. If the line is then too long, each item
+    gets a line, indented by `indent` + 2 spaces, and the closing bracket is indented by `indent` spaces. If `before`
+    is 0, the value is on one line of any length.
     """
     if isinstance(value, dict):
         keys = [name if name.isidentifier() and not quote else json.dumps(name) for name in value]
@@ -181,7 +181,7 @@ def type_of(schema: Any, indent: int = 0) -> str:
 
 
 def array_type(schema: dict[str, Any], indent: int) -> str:
-    """Returns an array's type: a tuple if its length is fixed and at most 4, or if each item has a separate schema."""
+    """Returns an array's type: a tuple if its length is fixed, and is at most 4 or each item has a separate schema."""
     first = [type_of(item, indent) for item in schema.get("prefixItems", [])]
     item, length = type_of(schema.get("items"), indent), schema.get("maxItems")
     if length is not None and length == schema.get("minItems") and (length <= 4 or length == len(first)):
@@ -379,7 +379,7 @@ def closed(schema: Any) -> Any:
 
 
 def sharing(schema: dict[str, Any], name: str, shared: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schema without its copies of the definitions in `shared`; refers to the document `name` instead."""
+    """Returns a schema that refers to the definitions `shared` of the document `name` instead of containing copies."""
     parts = {part: value for part, value in schema["$defs"].items() if part not in shared}
     text = json.dumps(schema | {"$defs": parts})
     for part in shared:

@@ -5,7 +5,8 @@
     python scripts/pictures.py --out out/pictures       write to another folder, to compare
 
 `glgpt dump` draws `attention` and `head`. Each `page-…` is a screenshot of the exported page in Chromium (build the
-page with `make viewer`). `nano-loss.png`, from a run of 2,000 steps (docs/guide/train.md), is not made here.
+page with `make viewer`). This script does not make `nano-loss.png`: it is from a run of 2,000 training steps
+(docs/guide/train.md).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ TIMEOUT = 300_000  # ms
 WRITTEN = "!document.querySelector('.text-caret') && /decode/.test(document.querySelector('.text-rate')?.textContent)"
 # True once the page shows a recorded text, which is not generated
 SHOWN = "!document.querySelector('.text-caret') && document.querySelector('.text-token')"
-# Returns where in the picture of a head ([x, y] in pixels) its greatest weight of an earlier token is. The first token
-# and the previous one do not count, since many heads attend to them.
+# Returns the position [x, y] of a head's greatest attention weight in the picture of the head, in pixels. Skips the
+# weights of the first, the previous and the current token, since many heads attend to them.
 STRONGEST = """async ([layer, head]) => {
   const {shape: [, n], data} = await glgpt.activation(`h.${layer}.attn.pattern`);
   const at = (i, j) => data[(head * n + i) * n + j];
@@ -65,12 +66,12 @@ class Studio:
 
     @cached_property
     def work(self) -> Path:
-        """A temporary folder."""
+        """Returns a temporary folder."""
         return Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
 
     @cached_property
     def heads(self) -> Path:
-        """Folder of the pictures that `glgpt dump` makes of `LINE`."""
+        """Returns the folder with the pictures that `glgpt dump` makes of `LINE`."""
         with GPT2.from_pretrained("shakespeare") as model:
             assert model.tokenizer
             dump(model, model.tokenizer.encode(LINE), self.work / "heads")
@@ -78,7 +79,7 @@ class Studio:
 
     @cached_property
     def chromium(self) -> Any:
-        """A running Chromium."""
+        """Returns a running Chromium."""
         try:
             from playwright.sync_api import sync_playwright  # noqa: PLC0415
         except ModuleNotFoundError:
@@ -91,13 +92,13 @@ class Studio:
 
     @cached_property
     def plain(self) -> str:
-        """Address of the embedded model's page."""
+        """Returns the address of the embedded model's page."""
         export(None, self.work / "plain", ExportOptions("f16"))
         return self.stack.enter_context(served(self.work / "plain"))
 
     @cached_property
     def training(self) -> str:
-        """Address of the page with a Train tab."""
+        """Returns the address of the page with a Train tab."""
         export(None, self.work / "training", ExportOptions("f16", train=("nano", "tiny")))
         return self.stack.enter_context(served(self.work / "training"))
 

@@ -231,7 +231,7 @@ def sessions(name: str | None, device: str, blocks: str | None, dtype: str, toke
             return count * each / float(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
 
         for count in CLIENTS:
-            rate(count, 4)  # compiles
+            rate(count, 4)  # so that the measurements do not include compiling
         rates: dict[int, list[float]] = {count: [] for count in CLIENTS}
         for _ in range(ROUNDS):
             for count, found in rates.items():

@@ -16,7 +16,7 @@ vec4 acc[Y_N];
 
 // multiply adds to acc the product of x (four columns of each row tile) and four rows of w. If x is in f32, the sum of
 // the four products is added to acc, so acc is rounded once instead of four times. If x is packed, each product is
-// added to acc directly: packing has already rounded x more than this rounds acc.
+// added to acc directly: the rounding of acc is then small compared with that of x.
 #ifdef W_GROUP
 void multiply(vec4 x[Y_NR], int tile, int row, Scaling scaling[X_SHARED * Y_NC], int first) {
 #else
@@ -56,8 +56,8 @@ void segment(int layer, int x0, int n, ivec2 at[X_SHARED]) {
     X_EACH_SHARED(MULTIPLY) \
   }
 #ifdef W_GROUP
-  // Each round of this loop ends where a group of rows of w ends. So the scales of each column tile of x are constant
-  // during a round, and are fetched once per round.
+  // Each round of this loop ends where a group of rows of w ends. So for each column tile of x, the scales of w are
+  // constant during a round, and are fetched once per round.
   while (k < end) {
     int stop = end;
     Scaling scaling[X_SHARED * Y_NC];

@@ -2,7 +2,7 @@
 // y has the same row tiles as the partial sums, but may have other column tiles.
 #include "activation.glsl"
 
-#define SLICE_W (PARTIAL_SUMS_W / SPLIT_K)  // width in texels of a slice within a column tile
+#define SLICE_W (PARTIAL_SUMS_W / SPLIT_K)  // width of a slice's partial sums in a column tile, in texels
 #if Y_W == SLICE_W
 #define TILE(j, c4) (j)
 #else

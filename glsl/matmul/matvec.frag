@@ -3,15 +3,15 @@
 // Of each row of w, a fragment reads CONTIGUOUS neighbouring texels or, if CONTIGUOUS is 0, Y_N / W_SHARED texels at
 // distances of STRIDE. The pixels of a slice are in blocks of 4 x BY, and the pixels of a block read neighbouring
 // texels of each row of w. A driver runs the pixels of a block together, so they read contiguous memory.
-// In a blended pass (`Recorder.add_up`), the device draws triangle after triangle (number `slice_of_k`) and adds them
-// up. In each triangle, BANDS pixels compute the same columns of y for different slices of K; BAND is the number of
-// this pixel among them. With INTERLEAVED, a pixel multiplies every BANDS-th texel of the triangle's range of K, so
-// that the rows of w that the BANDS pixels read at the same time are close in memory.
+// In a blended pass (`Recorder.add_up`), the device draws several triangles (`slice_of_k` is the triangle's number) and
+// adds up their outputs. In each triangle, BANDS pixels compute the same columns of y for different slices of K; BAND
+// is the number of this pixel among them. With INTERLEAVED, a pixel multiplies every BANDS-th texel of the triangle's
+// range of K, so that the rows of w that the BANDS pixels read at the same time are close in memory.
 // x is a tensor, or this shader computes it. With KEYS or RANGE_KEYS, x is the output of attention (`attended.glsl`).
 // With X_STRIDE, x is the residual stream times the GAIN of a norm. With PARTIAL_SUMS (and SECOND_SUMS), x is the
 // hidden layer of an MLP.
-// With PARTS, a texel of w holds columns of PARTS fragments: each of them computes every PARTS-th column tile of the
-// texel. ADDED is a bias.
+// With PARTS, PARTS fragments divide the column tiles in a texel of w: each fragment computes every PARTS-th column
+// tile. ADDED is a bias.
 #if defined(KEYS) || defined(RANGE_KEYS)
 #include "attended.glsl"
 #define FACTOR(k4) attended(k4)
@@ -38,7 +38,7 @@
 #endif
 #endif
 #endif
-// Number of texels of a row of w that a fragment reads. It may use only some of the column tiles in a texel.
+// Number of texels of a row of w that a fragment reads. The fragment may use only some of the column tiles in a texel.
 #define COLUMNS ((Y_N + W_SHARED - 1) / W_SHARED)
 #ifdef PARTS
 #define TILE_OF(n) ((n) * PARTS + part)
@@ -148,8 +148,8 @@ void main() {
 #endif
   int end = min((slice + 1) * SLICE, K4);
 #if defined W_GROUP && W_TR == 1 && W_GROUP / 4 % SLICE == 0
-  // The slice is inside one group of rows of w, so its sums are scaled only at the end. This needs no registers for
-  // separate sums of a group, and so half as many registers.
+  // The slice is inside one group of rows of w, so its sums are scaled only at the end. Separate sums for a group would
+  // take twice as many registers.
   EACH_OF_SLICE(ADD)
 #define SCALING(n) w_scaling(0, min(4 * slice * SLICE, W_ROWS - 1), at[n / W_SHARED], TILE_OF(n))
 #define SCALE(n, i, j) acc[n] = W_PLUS_SCALED(vec4(0.0), acc[n] * W_UNIT(TILE_OF(n)), SCALING(n), inputs);

@@ -1,6 +1,7 @@
-// Computes the scales of a head norm: y[t, g] = 1 / sqrt(m + HEAD_EPSILON), where m is the mean square of row t of x in
-// column group g. A group (one head, or all heads) has COUNT values in GROUP4 texels; group 0 begins at texel FIRST.
-// With PARTIAL_SUMS, x is given as the partial sums of one row, or of each of several rows, which are added up here.
+// Computes the scales of a head norm (an RMS norm of queries or keys): y[t, g] = 1 / sqrt(m + HEAD_EPSILON), where m is
+// the mean square of row t of x in column group g. A group (one head, or all heads) has COUNT values in GROUP4 texels;
+// group 0 begins at texel FIRST. With PARTIAL_SUMS, x is given as partial sums of one or several rows, which this
+// shader adds up.
 #include "finite.glsl"
 #ifdef PARTIAL_SUMS_W
 #include "finished_sum.glsl"

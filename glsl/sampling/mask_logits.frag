@@ -2,7 +2,7 @@
 // unchanged. Each number of `allowed` holds the bits of 16 tokens; the lowest bit is for the first token.
 #include "finite.glsl"
 
-const float FORBIDDEN = -3.3e38;  // finite, and below LEAST, the least logit that sampling considers
+const float FORBIDDEN = -3.3e38;  // finite, and below LEAST (`nucleus.glsl`): sampling ignores such logits
 
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);

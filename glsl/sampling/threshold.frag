@@ -2,7 +2,8 @@
 // id, rank or -1 if none is kept, number of certain candidates). A candidate is certain if all likelier tokens are
 // candidates too. The last candidate of a block is marked (0.5 is added to its id) if the block has more tokens, which
 // may be likelier than candidates of other blocks. So the likeliest marked candidate is certain, and so are all
-// likelier candidates. `threshold.glsl` combines the parts. The last texel is a copy of BEST for `threshold.glsl`.
+// likelier candidates. `threshold.glsl` combines the parts. The last texel is a copy of BEST (the greatest logit, from
+// `argmax_final.frag`) for `threshold.glsl`.
 #include "nucleus.glsl"
 
 float weight(float x) { return exp((x - BEST(0, 0, 0).y) * inverse_temperature); }

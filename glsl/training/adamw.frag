@@ -1,6 +1,6 @@
 // A step of AdamW (Loshchilov and Hutter 2019). m (exp_avg) is the running average of the clipped gradients, and s
 // (exp_avg_sq) is the running average of their squares. Weight decay changes the parameters directly, not the
-// gradients. If NORM says that the norm of all gradients is not finite, parameters and averages stay unchanged.
+// gradients. If the norm of all gradients (NORM) is not finite, parameters and averages stay unchanged.
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy);
   vec4 w[Y_N], m[Y_N], s[Y_N];

@@ -3,7 +3,7 @@
 // times as large. The number of targets is the sum of the y components of the first MICRO_BATCHES rows of LOSSES; if
 // every row has a target, `mean` is exactly 1. Clipping multiplies the gradients by min(1, CLIP / (norm + 1e-6)). With
 // a loss scale, the given gradients have been multiplied by the loss scale, so `mean` also divides by it. The state
-// OVERFLOWED becomes 1 at the first norm that is not finite; from then on, later norms do not count as finite either.
+// OVERFLOWED becomes 1 at the first norm that is not finite. Until it is cleared, no later norm counts as finite.
 #include "finite.glsl"
 
 void main() {

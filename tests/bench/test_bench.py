@@ -42,7 +42,7 @@ def test_bench_looks_for_its_model_first(monkeypatch: pytest.MonkeyPatch, capsys
 def test_bench_says_what_it_does_and_keeps_to_its_time(
     goldens: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Fails if `--seconds` does not limit rounds and shapes, or progress is printed only if stderr is a terminal."""
+    """Fails if `--seconds` does not limit what is measured, or progress is printed only if stderr is a terminal."""
     asked: list[int] = []
 
     def products(_device: object, _kernel: object, _options: object, m: int, *_: object) -> list[dict[str, object]]:

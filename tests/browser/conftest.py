@@ -267,7 +267,7 @@ def prepared(context: Any, complaints: list[str], measures: bool = False, worker
 
 @pytest.fixture
 def browse(browsers: Browsers, tmp_path: Path, complaints: list[str]) -> Iterator[Callable[..., Any]]:
-    """Opens an address in a fresh profile; fails the test if `complaints` has one that does not match `provokes`.
+    """Opens an address in a fresh profile; fails the test for a complaint of the page that `provokes` does not match.
 
     The page generates one token when it opens, unless its address has settings. The profile is in memory and the
     browser is shared with other tests. With `own`, the test has its own browser with a profile on disk. With `own` or

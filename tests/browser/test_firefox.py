@@ -241,7 +241,7 @@ def test_firefox_chats_with_smollm2(
 def test_firefox_goes_from_a_text_to_a_score_in_a_single_file(
     single_file: Path, browse: Callable[..., Evaluate]
 ) -> None:
-    """Fails if a page opened from disk, without a server, cannot train on its text, generate and compute a score."""
+    """Fails if a page opened from disk, without a server, cannot train a model, generate a text and compute a score."""
     evaluate = browse(single_file.as_uri() + "#tokens=1&view=train&step=train&steps=12&evalEvery=6")
     evaluate("glgpt.ready")
     until = "(async () => { while (!(%s)) await new Promise((next) => setTimeout(next, 50)); return true; })()"

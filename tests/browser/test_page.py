@@ -287,7 +287,7 @@ def test_single_file_from_disk(browse: Browse, single_file: Path, desktop: Any) 
 
 
 def test_alternatives_are_those_of_the_logits(opened: Any, desktop: Any) -> None:
-    """Fails if the page shows wrong probabilities: those of the model, or those after the sampling settings."""
+    """Fails if a token's probability is wrong, either that of the model or that after the sampling settings."""
     ids = desktop.encode(PROMPT)
     script = """async (o) => {
       const seen = [];

@@ -45,7 +45,7 @@ def messages(page: Any) -> list[str]:
 
 
 def test_a_conversation(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Fails if a prompt differs from the desktop's, a second turn reads everything again, or a conversation is lost."""
+    """Fails if a prompt differs from the desktop's, a turn reads earlier tokens again, or a conversation is lost."""
     folder, site = deep("llama")
     page = browse(serve(site) + f"#answer={ANSWER}&temperature=0")
     page.evaluate("glgpt.ready")
@@ -109,7 +109,7 @@ def check_earlier_answers(page: Any) -> None:
     page.get_by_role("button", name="other", exact=True).click()
     page.locator("[data-part=message]", has_text="and more of it").wait_for()
     assert messages(page) == shown
-    inspect_earlier(page)  # now the tokens come from the stored text
+    inspect_earlier(page)  # after the reload, the tokens come from the stored conversation
     page.get_by_role("button", name="Tokens").first.click()
     assert messages(page) == shown
 
@@ -342,7 +342,7 @@ def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[
 
 
 def check_hostile_templates(page: Any) -> None:
-    """Fails if a template hangs or ends the page, or if the model no longer answers after a hostile template."""
+    """Fails if a hostile template hangs or ends the page, or if the model's own template fails afterwards."""
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     shared = "{% set n = namespace(v=['a']) %}{% for i in range(60) %}{% set n.v = [n.v, n.v] %}{% endfor %}"
     wide = "{{ 'a\\na\\na\\na\\na' | indent(2000000) }}"

@@ -53,7 +53,7 @@ class Deep:
         return list(TEXT.encode())
 
     def show(self, view: str, **place: object) -> None:
-        """Opens a view of the text."""
+        """Opens a view of the text that continues `TEXT`."""
         settings = {"view": view, "prompt": TEXT, "tokens": 2, "temperature": 0, **place}
         link = "&".join(f"{key}={value}" for key, value in settings.items())
         self.page.evaluate("(link) => { location.hash = link; }", link)
@@ -199,7 +199,7 @@ def test_the_machine_has_every_block_and_leads_to_its_texture(deep_page: Deep) -
     deep_page.show("text")
     page.wait_for_function("document.querySelector('.machine-cells')?.dataset.drawn > 0")
     assert page.locator(".machine-stage").count() == 6 * BLOCKS + 2
-    for stage, view in (("QKV", "Textures"), ("scores", "Attention")):  # cells show only the text's positions
+    for stage, view in (("QKV", "Textures"), ("scores", "Attention")):  # cells are not blank after the text
         assert page.evaluate(PAINTED_CELL, f"{stage} of block 11: open in {view}") > 0.6, stage
     for stage, name in (("QKV", "attn.q"), ("MLP", "mlp.act")):
         page.get_by_role("button", name=f"{stage} of block 11: open in Textures").click()

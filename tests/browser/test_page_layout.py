@@ -84,7 +84,7 @@ def test_the_bar_of_changes_stays_low_in_a_low_window(site: Path, serve: Serve, 
     bar = page.locator("[data-interventions]")
     bar.get_by_role("button", name="Compare the texts").wait_for()
     assert bar.bounding_box()["height"] <= 0.15 * 400
-    bar.get_by_role("button", name="Compare the texts").click()  # after scrolling in the bar
+    bar.get_by_role("button", name="Compare the texts").click()  # scrolls in the bar
     page.locator("[data-part=compared]").wait_for()
 
 

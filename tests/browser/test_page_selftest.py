@@ -85,7 +85,7 @@ def test_a_whole_run_reports_all_parts_and_can_be_read(exported: Path, serve: Se
 def test_a_device_on_which_no_model_runs_fails(exported: Path, serve: Serve, browse: Browse) -> None:
     """Fails if a device with one draw target skips cases that every model needs.
 
-    A device may only skip cases that need eight targets, if it has four.
+    In contrast, a device with four targets may skip cases that need eight.
     """
     page = browse(serve(exported) + "#selftest&op=embed_tokens&op=multiply", ONE_TARGET)
     page.wait_for_function(DONE)

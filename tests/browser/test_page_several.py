@@ -22,8 +22,8 @@ CONTINUATIONS = """async (options) => {
   return {made, texts, memory: glgpt.model.memory().several};
 }"""
 
-# Keeps guessing (speculative decoding) active. The page pauses it if a step of four tokens takes four times as long as
-# one of one token, as on software OpenGL, and if tokens are so fast that the page issues several at once.
+# Keeps guessing (speculative decoding) active. The page pauses guessing if a step of four tokens takes four times as
+# long as a step of one token, as on software OpenGL, and if tokens are so fast that the page issues several at once.
 NEVER_PAUSES = """() => {
   const {batch, generator} = glgpt.model, own = batch.speculation.bind(batch);
   Object.defineProperty(generator.sizes, "tokens", {value: 1, configurable: true});
