@@ -1,7 +1,7 @@
 // In a blended pass (`Recorder.add_up`) with PAIRS, two pixels of a quad (2 x 2 pixels), one above the other, compute
 // the same texels of the product for different slices of K. They add up their results before blending: the lower pixel
-// gets the sums for the texels with even numbers, and the upper pixel gets those with odd numbers. So the device blends
-// half as many texels.
+// gets the sums for the first, third .. of these texels, and the upper pixel gets the others. So the device blends half
+// as many texels.
 
 // Returns v0 of the lower pixel + v0 of the upper pixel in the lower pixel, and the same sum of v1 in the upper pixel.
 // dFdy(v) is v of the upper pixel minus v of the lower pixel.

@@ -1,7 +1,8 @@
 // Adds up the partial sums of a product for one texel of a row. Their places are described in `matvec.frag` for a
 // product of one row, and in `few_rows.frag` for a product of several rows, where BATCH_ROW is the row to read. If
-// several products were drawn side by side, this product begins at pixel column SUMS_FIRST of PARTIAL_SUMS. With PAIRS
-// (`pair.glsl`), the lower pixel of a pair holds texels with even numbers, and the upper pixel those with odd numbers.
+// several products were drawn side by side, this product begins at pixel column SUMS_FIRST of PARTIAL_SUMS; a second
+// product (`finished_sum.glsl`) begins at SECOND_FIRST of SECOND_SUMS. With PAIRS (`pair.glsl`), layers with even
+// numbers are in the lower pixel of a pair, and layers with odd numbers in the upper pixel.
 #ifndef ROW_GROUPS
 #define ROW_GROUPS 1
 #endif

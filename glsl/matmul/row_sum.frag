@@ -1,7 +1,7 @@
 // y = row ROW of x (the residual stream), plus a product if one is given; without x, y is the product alone. If the
-// product is given as PARTIAL_SUMS, this shader adds them up and adds the bias SHIFT of a linear layer. If it is given
-// as BRANCH, this shader applies a norm to it (`folded_norm.glsl`). With a GAIN, a fragment also writes g = y times the
-// gain of the next norm, and m = the moments of the values of y that the fragment computed.
+// product is given as PARTIAL_SUMS, this shader adds them up and adds the linear layer's bias SHIFT, if any. If the
+// product is given as BRANCH, this shader applies a norm to it (`folded_norm.glsl`). With a GAIN, a fragment also
+// writes g = y times the gain of the next norm, and m = the moments of the values of y that the fragment computed.
 #include "moments.glsl"
 #ifdef X_W
 #define OWN(c) x_at(ROW, c)

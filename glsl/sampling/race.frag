@@ -6,8 +6,8 @@
 #include "hash.glsl"
 #include "threshold.glsl"
 
-// Returns -log(1 - u) for four random numbers u, uniform in (0, 1); the results are exponentially distributed. Results
-// near 0 must be precise too, because the smallest ones give the greatest scores.
+// Returns -log(1 - u) for four random numbers u, uniform in (0, 1); the results are exponentially distributed. A series
+// computes small results, which must be precise because they give the greatest scores.
 vec4 exponential(uvec4 bits) {
   vec4 u = (vec4(bits) + 0.5) * 2.3283064365386963e-10;  // 2^-32
   return mix(-log(1.0 - min(u, 0.99999994)), u * (1.0 + 0.5 * u), lessThan(u, vec4(1e-3)));

@@ -97,7 +97,7 @@ def url(engine: Engine) -> Iterator[str]:
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
     """Yields OpenAI's client."""
-    import openai  # here, since this takes a second, and workers that do not run these tests do not need it
+    import openai  # takes a second; workers that run none of these tests need not import it
 
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=120) as client:
         yield client

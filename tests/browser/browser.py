@@ -147,8 +147,8 @@ def _unpack(data: str) -> np.ndarray[Any, Any]:
     return np.frombuffer(base64.b64decode(data), "<f4")
 
 
-# JavaScript that loses the WebGL context right before the `count`-th call of a method of `gl`, whose name is `call`. It
-# counts calls while `player` plays an entry whose name begins with `entry`, or all calls if `entry` is "".
+# JavaScript that hooks the method of `gl` whose name is `call`, and loses the WebGL context right before its `count`-th
+# call. Calls count while `player` plays an entry whose name begins with `entry`, or at any time if `entry` is "".
 # `delete gl[call]` removes the hook.
 LOSE_AT = """
       const issue = player.issue.bind(player), original = gl[call].bind(gl);

@@ -4,8 +4,8 @@ python tests/browser/strip_cost.py [--rounds 12] [--tokens 120] [--dtype f16] [-
 
 `closed` shows the Device tab, which draws nothing during generation. `open` shows the Text tab with alternatives,
 settings and the picture of the model's blocks. `attention` shows the Attention tab, whose grid grows with the text. The
-result is the median of each round's ratio to `closed`, since rounds may differ in the computer's speed. Processor time
-includes all of Chromium's processes.
+result is the median, over all rounds, of the ratio to `closed` in the same round: the computer's speed may differ from
+round to round. Processor time includes all of Chromium's processes.
 """
 
 from __future__ import annotations

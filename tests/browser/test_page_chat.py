@@ -268,7 +268,7 @@ def test_an_empty_chat_fills_the_window(deep: Deep, serve: Callable[..., str], b
     page = browse(serve(deep("llama")[1]) + f"#answer={ANSWER}", viewport={"width": 390, "height": 844})
     page.evaluate("glgpt.ready")
     page.get_by_role("heading", name="Chat with").wait_for()
-    page.evaluate("document.querySelector('header').style.paddingBottom = '80px'")  # as if it also had a list of models
+    page.evaluate("document.querySelector('header').style.paddingBottom = '80px'")  # as with a list of models
     assert page.evaluate("document.documentElement.scrollHeight") == 844
 
 

@@ -162,7 +162,7 @@ def test_a_device_uses_what_drawing_has_shown(
 def test_a_context_lost_by_the_test_of_targets_is_survived_by_a_reload(
     exported: Path, serve: Serve, browse: Browse, condition: str, said: str, found: int
 ) -> None:
-    """Fails if a page whose test of draw targets lost the context never tests as many targets as models need again."""
+    """Fails if, once the test of draw targets has lost the context, later visits test too few targets for a model."""
     page = browse(
         serve(exported), LOSING.replace("CONDITION", condition), provokes="CONTEXT_LOST_WEBGL|lost its graphics context"
     )
