@@ -1,4 +1,4 @@
-"""Tests SmolLM2 in the page: its file opened by the player, and the page of `make demo-chat`."""
+"""Tests SmolLM2 in the page that opens model files, and in the page that `make demo-chat` exports."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from glgpt.system.files import data_path
 pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
-# Skips targets that are already made, since a test must not install their packages again.
+# `-o`: make does not run these three targets, since a test must not install packages.
 MAKE = ["make", "--no-print-directory", *(word for name in ("setup", "viewer", "models") for word in ("-o", name))]
 
 
 def demo_chat_page(out: Path) -> tuple[str, list[str]]:
-    """Returns the command of `make demo-chat-page` that makes the folder, and the arguments of its `glgpt` command."""
+    """Returns the commands of `make demo-chat-page`: the one that makes the folder, and the arguments of `glgpt`."""
     command = [*MAKE, "-n", "demo-chat-page", f"OUT={out}"]
     root = data_path("Makefile").parent
     folder, export = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.splitlines()
@@ -40,12 +40,12 @@ def demo_chat_page(out: Path) -> tuple[str, list[str]]:
 
 
 def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the page misreads a llama.cpp file whose metadata or types differ from those of glgpt's own files."""
+    """Fails if the page misreads a file that llama.cpp wrote; its metadata and types differ from those of glgpt."""
     shape = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
     (tmp_path / "config.json").write_text(json.dumps(shape.config.to_dict()))
     with few_mixes("Q4_0"), few_recordings("8x4-contiguous"):
         export_player(tmp_path / "page", PlayerOptions([tmp_path / "config.json"], common=False, context=128))
-    page = browse(serve(tmp_path / "page") + "#answer=8", optimised=True)  # here drawing takes longer than compiling
+    page = browse(serve(tmp_path / "page") + "#answer=8", optimised=True)  # drawing takes longer than compiling
     give(page, [smollm2])
     load(page)
     text = page.evaluate("glgpt.generate({prompt: 'The capital of France is', tokens: 2, temperature: 0})")["text"]
@@ -57,7 +57,7 @@ def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Se
 
 @pytest.mark.soak
 def test_the_page_of_make_demo_chat_answers(smollm2: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    """Fails if the target fails, or if a page that was exported with SmolLM2 does not chat."""
+    """Fails if a command of `make demo-chat-page` fails, or if the exported page does not chat."""
     folder, arguments = demo_chat_page(tmp_path / "chat")
     subprocess.run(folder, shell=True, check=True)
     assert main(arguments) == 0
@@ -67,13 +67,13 @@ def test_the_page_of_make_demo_chat_answers(smollm2: Path, serve: Serve, browse:
 
 
 def test_make_demo_chat_exports_smollm2(tmp_path: Path) -> None:
-    """Fails if the target's export command names an option or a model that does not exist."""
+    """Fails if the export command of `make demo-chat-page` names an option or a model that does not exist."""
     arguments = build_parser().parse_args(demo_chat_page(tmp_path / "chat")[1])
     assert (arguments.model, Path(arguments.out)) == ("smollm2", tmp_path / "chat")
 
 
 def check_chat(page: Any) -> None:
-    """Fails if an answer is wrong, a token cannot be opened, or the second turn reads everything again."""
+    """Fails if an answer is wrong, a token's alternatives do not open, or the first turn is computed again."""
     assert "temperature=0.2&k=0&p=0.9" in page.evaluate("location.hash")  # as SmolLM2's authors recommend
     ask(page, "What is the capital of France?")
     question, answer = messages(page)
@@ -81,7 +81,7 @@ def check_chat(page: Any) -> None:
     turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     ids = page.evaluate("(m) => glgpt.chatPrompt(m, 8).then((p) => p.ids)", [*turns, {"role": "user", "content": "b"}])
     read = page.evaluate("glgpt.model.cache.ids.length")
-    assert page.evaluate("(ids) => glgpt.model.cache.held(ids)", ids) >= read - 1  # the second turn reads the rest only
+    assert page.evaluate("(ids) => glgpt.model.cache.held(ids)", ids) >= read - 1  # the second turn computes the rest
     ask(page, "And of Spain?")
     assert "Madrid" in messages(page)[3]
     page.get_by_role("button", name="Tokens").last.click()
@@ -92,7 +92,7 @@ def check_chat(page: Any) -> None:
 
 
 def check_constraints(page: Any) -> None:
-    """Fails if the device ignores a mask, a text ends too soon, or a schema is ignored."""
+    """Fails if a text violates its constraint or ends before it, or if the device cannot mask tokens."""
     schema = {
         "type": "object",
         "properties": {

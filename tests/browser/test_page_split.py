@@ -1,4 +1,4 @@
-"""Tests pages with blocks on a server: a server killed during a text, the head in the page, a moving split point."""
+"""Tests pages that run blocks on a server: a server killed during a text, the head in the page, a moved split point."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Process:
 
 @pytest.fixture(scope="module")
 def model(once: Callable[..., Path]) -> Path:
-    """Returns the folder of a random model with six blocks. Its texts do not end; its greedy text repeats itself."""
+    """Returns the folder of a random model with six blocks, which repeats itself and generates no end token."""
     return once("split-model", lambda folder: write_small_model(folder / "model", CONFIG, seed=8)) / "model"
 
 
@@ -81,7 +81,7 @@ def usual_once(model: Path) -> Iterator[Process]:
 
 @pytest.fixture
 def usual(usual_once: Process) -> Process:
-    """Returns a running server of the remaining blocks and the head, the same for several tests."""
+    """Returns a running server with the blocks 2 to 5 and the head. The tests share this server."""
     if not usual_once.running:
         usual_once.start()
     return usual_once
@@ -102,7 +102,7 @@ def server(model: Path) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def split_page(tmp_path: Path, model: Path, serve: Callable[..., str], once: Callable[..., Path]) -> Callable[..., str]:
-    """split_page(url, blocks, head) serves an export for the server at `url`; each kind is exported only once."""
+    """Returns a function that serves a page for the server at `url`. Pages that differ only in `url` share an export."""
 
     def make(url: str, blocks: int | None = HERE, head: bool = False) -> str:
         def fill(folder: Path) -> None:
@@ -128,7 +128,7 @@ def wanted(desktop: LanguageModel, tokens: int, prompt: str = PROMPT, **settings
 
 
 def agrees_with_the_desktop(page: Any, desktop: LanguageModel) -> None:
-    """Checks parity, and that the last row of the logit lens predicts the unsplit model's likeliest token."""
+    """Checks `glgpt.parity()`, and that the last row of the logit lens predicts the desktop's most likely token."""
     parity = page.evaluate("glgpt.parity()")
     assert parity["pass"], parity
     ids = page.evaluate("glgpt.encode('To be, or not')")
@@ -178,7 +178,7 @@ def stops_while_the_server_hangs(page: Any, process: Process, desktop: LanguageM
 def test_the_page_guesses_ahead_where_latency_is_high(
     usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any], desktop: LanguageModel
 ) -> None:
-    """Fails if the text changes, or if an accepted guess does not save a round trip."""
+    """Fails if guessed tokens change the text, or if an accepted guess does not save a round trip."""
     page = browse(split_page(Delaying(usual.url, 0.05).url) + "#tokens=1", provokes=LOST)
     page.evaluate("glgpt.ready")
     page.wait_for_function(
@@ -208,7 +208,10 @@ def test_the_page_guesses_ahead_where_latency_is_high(
 def test_a_chunk_lost_with_its_connection_is_fed_again(
     usual: Process, split_page: Callable[[str], str], browse: Callable[..., Any]
 ) -> None:
-    """The session holds rows of another text, and the connection breaks and is restored between two chunks."""
+    """Fails if a prompt's chunk is lost when the connection breaks between two chunks, and is not sent again.
+
+    Before the test, the server's session holds another text.
+    """
     page = browse(split_page(usual.url) + "#tokens=1")
     page.evaluate("glgpt.ready")
     generated(page, 2, prompt="All: We know't, we know't. " * 16)
@@ -216,7 +219,7 @@ def test_a_chunk_lost_with_its_connection_is_fed_again(
       const {split, cache, splitGenerator} = glgpt.model, hidden = splitGenerator.hidden.bind(splitGenerator);
       const until = async (status) => { while (split.status !== status) await new Promise((r) => setTimeout(r, 1)); };
       globalThis.chunks = 0;
-      cache.known = cache.known.filter((size) => size <= 64); // several chunks
+      cache.known = cache.known.filter((size) => size <= 64); // so that the prompt has several chunks
       split.socket.socket.send = () => {};
       splitGenerator.hidden = async (...args) => {
         const states = await hidden(...args);
@@ -260,7 +263,7 @@ def test_a_full_server_is_tried_again(
 
     with contextlib.ExitStack() as stack:
         others = []
-        for _ in range(20):  # the server's maximum
+        for _ in range(20):  # the server's maximum number of connections
             others.append(stack.enter_context(connect(process.url, compression=None, proxy=None)))
             others[-1].send(messages.encode(messages.Open(protocol=messages.PROTOCOL)))
             others[-1].recv(timeout=20)
@@ -311,7 +314,7 @@ def test_the_page_looks_inside_both_sides(
         page.wait_for_timeout(200)
 
 
-# Returns the share of painted pixels of a canvas between `from` and `to`, which are shares of its height.
+# Returns the share of painted pixels in a band of a canvas. The band is from `from` to `to`, in shares of the height.
 PAINTED_BETWEEN = """([selector, from, to]) => {
   const canvas = document.querySelector(selector), {width, height} = canvas;
   const flat = Object.assign(document.createElement("canvas"), {width, height}).getContext("2d");
@@ -325,7 +328,7 @@ PAINTED_BETWEEN = """([selector, from, to]) => {
 
 
 def shows_the_servers_blocks(page: Any, desktop: LanguageModel) -> None:
-    """Fails if Attention or Textures does not show the desktop's activations of block 4."""
+    """Fails if the view Attention or Textures does not show the desktop's activations of block 4."""
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Attention", exact=True).click()
     page.locator("[data-view=attention]").get_by_role("combobox", name="Layer").select_option("4")
     page.locator("[data-view=attention]").get_by_role("combobox", name="Head").select_option("3")
@@ -337,7 +340,7 @@ def shows_the_servers_blocks(page: Any, desktop: LanguageModel) -> None:
     ids = page.evaluate("glgpt.last")
     pattern = desktop.run_with_cache(ids, ["h.4.attn.pattern"])[1]["h.4.attn.pattern"]
     last = len(ids) - 1
-    rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # the view opens with the sharpest of these rows
+    rows = {int(last * (0.5 + 0.5 * i / 5)) for i in range(6)}  # the view opens with one of these rows
     sharpest = [100 * float(pattern[3, t].max()) for t in rows]
     reading = "parseFloat(document.querySelector('[data-part=one] .ui-reading b').innerText)"
     page.wait_for_function(f"{sharpest}.some((each) => Math.abs(each - {reading}) < 0.01)")
@@ -431,4 +434,4 @@ def test_the_cut_moves_while_a_text_is_written(
     assert generated(page, 30) == text  # `agrees_with_the_desktop` has changed the caches
     process.kill()
     slider.fill("6")
-    assert generated(page, 30) == text  # nothing needs the server
+    assert generated(page, 30) == text  # all blocks run in the page

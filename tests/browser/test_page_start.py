@@ -1,4 +1,4 @@
-"""Tests that a page compiles few programs before its first token, and chooses the same tokens while compiling more."""
+"""Tests that a page links few shader programs before its first token, and samples alike on device and host."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.slow
-MAX_LINKED = 20  # programs before the first token
-PROBED = 7  # programs of the test of draw targets, which a later visit skips
+MAX_LINKED = 20  # shader programs linked before the first token
+PROBED = 7  # shader programs that test the device's draw targets; a later visit skips this test
 SLOW = 90_000  # ms
 LINKS = """
   globalThis.linked = 0;
@@ -20,8 +20,8 @@ LINKS = """
     return link.call(this, program);
   };
 """
-# Chooses from the logits of one prompt with many seeds, on the device and on the host. (A page chooses on the host
-# until the device's sampling shaders are compiled.)
+# Samples a token after one prompt with each of 150 seeds, on the device and in JavaScript (the host). A page samples on
+# the host until the device's sampling shaders are compiled.
 BOTH = """(settings) => glgpt.queue.run(async () => {
   const {model} = glgpt, {sampling} = model, Sampler = sampling.last.constructor;
   await sampling.prepare(new Sampler({...settings, seed: 0}));
@@ -32,7 +32,7 @@ BOTH = """(settings) => glgpt.queue.run(async () => {
   const found = [];
   for (let seed = 0; seed < 150; seed++) {
     const sampler = new Sampler({...settings, seed});
-    if (seed) model.cache.again(ids); // stores the greatest logit again, which a choice overwrites
+    if (seed) model.cache.again(ids); // a choice overwrites the stored greatest logit
     const token = await sampling.choose(sampler, seed % 7);
     found.push([token?.id ?? null, sampler.drawAsDevice(logits, seed % 7).id]);
   }

@@ -1,4 +1,4 @@
-"""Compares the page's tokenizers with the desktop's: tokenizers of GGUF files, and the ids of texts."""
+"""Tests that the page reads the tokenizers of GGUF files, and encodes texts, as the desktop does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_json(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_desktop(metadata: dict[str, Any]) -> dict[str, Any] | str | None:
-    """Returns the desktop's tokenizer of a file in the page's format, or its error; None for a file without one."""
+    """Returns the tokenizer that the desktop reads from a file, or the error. None: the file has no tokenizer."""
     try:
         found = tokenizer_files(GgufFile(Path("model.gguf"), metadata, {}))
     except FileError as error:
@@ -90,7 +90,7 @@ def sentencepiece(name: str, **more: Any) -> dict[str, Any]:
 
 
 def variants() -> list[dict[str, Any]]:
-    """Returns metadata of other pre-tokenizers, flags and damage."""
+    """Returns metadata with other pre-tokenizers and flags, and damaged metadata."""
     scores = np.zeros(len(tokenizer()["tokenizer.ggml.tokens"]), np.float32)
     return [
         {}, tokenizer(model="no_vocab"), tokenizer(pre="dbrx"), tokenizer(add_bos_token=True, add_eos_token=True),
@@ -110,7 +110,7 @@ def test_the_tokenizer_of_a_gguf_file_is_the_desktops(tmp_path: Path) -> None:
     found = run_typescript(tmp_path, CONVERT, [as_json(file) for file in files])
     for page, file in zip(found, files, strict=True):
         desktop = on_desktop(file)
-        if isinstance(desktop, str):  # numbers and quotes may be written differently
+        if isinstance(desktop, str):  # the errors may write numbers and quotes differently
             assert isinstance(page, str) and page.startswith("model.gguf: "), (page, desktop)
         else:
             assert page == desktop

@@ -1,4 +1,4 @@
-"""Tests training in the page: the desktop's losses and files, reloads, lost contexts, and hidden tabs."""
+"""Tests training in the page: losses and files as on the desktop, reloads, lost contexts, and hidden tabs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ globalThis.requestAnimationFrame = new Proxy(requestAnimationFrame, {
 def desktop_run(
     text: str, steps: int, of: int, precision: str = "f32"
 ) -> tuple[list[tuple[float, float]], dict[int, float]]:
-    """Trains with the page's seed and driver. Returns (loss, gradient norm) of each step, and the validation losses."""
+    """Trains on the desktop. Returns (loss, gradient norm) of each step, and the validation loss of each tenth step."""
     data = text.encode()
     train, validation = (
         np.frombuffer(x, np.uint8) for x in (data[: int(len(data) * 0.9)], data[int(len(data) * 0.9) :])
@@ -129,7 +129,7 @@ def test_a_reload_goes_on_to_the_same_bits(trainee: Any) -> None:
     whole = whole_run(trainee)
     step, points = trainee.evaluate(TRAIN, [TWELVE, 5])
     assert 5 <= step < 12
-    trainee.evaluate("location.hash = 'tokens=1&view=train&step=write'")  # this view also opens the saved training run
+    trainee.evaluate("location.hash = 'tokens=1&view=train&step=write'")  # on its own, this view opens the saved run
     trainee.reload()
     trainee.evaluate("glgpt.ready")
     trainee.evaluate("glgpt.resume()")
@@ -177,7 +177,7 @@ def test_a_hidden_tab_goes_on_at_speed(site: Path, serve: Serve, browse: Browse)
       }});
       return performance.now() - start;
     }"""
-    assert page.evaluate(script, options) < 30_000  # with one throttled timer per step, it would take 50 s
+    assert page.evaluate(script, options) < 30_000  # with a throttled timer per step, 50 steps would take 50 s
 
 
 @pytest.mark.soak
@@ -197,7 +197,7 @@ def test_poorer_devices_train_the_same(
 
 
 PRESSABLE = """
-globalThis.pressable = [];  // records each change of whether Start is enabled
+globalThis.pressable = [];  // holds whether Start was enabled, after each change
 new MutationObserver(() => {
   const start = document.querySelector('.train-run .ui-primary');
   if (start && pressable.at(-1) !== !start.disabled) pressable.push(!start.disabled);
@@ -205,7 +205,7 @@ new MutationObserver(() => {
 
 
 def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse: Browse) -> None:
-    """Also fails if Start is enabled before it can be used, or more than once."""
+    """Fails if the tab does not train, draw or fit a phone, or if Start is not enabled exactly once."""
     from test_page_views import PAINTED
 
     page = browse(serve(site) + "#tokens=1&view=train", init=PRESSABLE, viewport={"width": 390, "height": 844})
@@ -223,7 +223,7 @@ def test_the_tab_trains_draws_and_fits_a_phone(site: Path, serve: Serve, browse:
     page.get_by_role("button", name="Continue").wait_for()
     width = page.evaluate("document.querySelector('.train-matrix').width")
     page.get_by_label("Parameter", exact=True).select_option("h.0.mlp.c_fc.weight")
-    page.wait_for_function(f"document.querySelector('.train-matrix').width !== {width}")  # drawn without a step
+    page.wait_for_function(f"document.querySelector('.train-matrix').width !== {width}")  # drawn again without a step
     step = page.evaluate("glgpt.training.session.step")
     page.get_by_role("button", name="One step").click()
     page.wait_for_function(f"glgpt.training.session.step === {step + 1}", polling=200)
@@ -255,7 +255,7 @@ def test_what_cannot_be_trained_is_said(trainee: Any) -> None:
 
 @pytest.mark.soak
 def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:
-    """Checks viewer/test/bpe.json, the cases of Vitest's test of the page's tokenizer."""
+    """Fails if the desktop disagrees with viewer/test/bpe.json, which Vitest compares with the page's tokenizer."""
     for i, case in enumerate(json.loads((data_path("viewer") / "test/bpe.json").read_text())):
         tokenizer = make_tokenizer(f"bpe:{case['size']}", Text.of_string(case["text"]), tmp_path / str(i))
         vocab = json.loads((tmp_path / str(i) / "vocab.json").read_text())
@@ -265,7 +265,7 @@ def test_the_bpe_of_the_page_tests_is_the_desktops(tmp_path: Path) -> None:
 
 
 def test_the_bundle_stays_small(site: Path) -> None:
-    """Limits the size of the page. The grammar worker has a separate limit, since only constrained texts fetch it."""
+    """Limits the page's size. The grammar worker has its own limit, since the page fetches it for constraints only."""
     files = [f for f in site.rglob("*") if f.suffix in (".js", ".css", ".html")]
     later = [f for f in files if f.name.startswith("grammar-worker")]
     size = {f: len(gzip.compress(f.read_bytes())) for f in files}

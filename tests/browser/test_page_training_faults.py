@@ -70,12 +70,12 @@ def test_a_training_that_is_done_continues_with_more_steps(trainee: Any) -> None
 
 @pytest.mark.soak
 def test_a_state_that_is_no_number_is_not_kept(trainee: Any) -> None:
-    """An infinite rate makes AdamW's update infinite. The step's loss is still finite: it precedes the update."""
+    """Fails if infinite weights are saved. An infinite learning rate causes them in a step with a finite loss."""
     step, _ = trainee.evaluate(TRAIN, [TWELVE, 4])
     script = """async () => {
       const {session} = glgpt.training;
       const {player} = session.trainer, {set} = player;
-      player.set = (name, value) => {  // an infinite rate, which `set` refuses: every weight overflows
+      player.set = (name, value) => {  // writes an infinite rate, which `set` would refuse
         if (name !== 'lr') return set.call(player, name, value);
         player.scalars.setFloat32(4 * player.names.indexOf(name), Infinity, true);
       };
@@ -120,7 +120,7 @@ def test_a_training_that_cannot_begin_leaves_the_one_before(trainee: Any) -> Non
       model.loader.packed = () => Promise.reject(new Error('cut off'));
       await refused(() => training.create(options));
       model.loader.packed = packed;
-      // A driver that refuses a format is noticed only when the textures are created.
+      // The page notices that a driver refuses a format only when it creates the textures.
       const {gl} = model.device, status = gl.checkFramebufferStatus.bind(gl);
       model.device.complete.clear();
       let refusals = 1;
@@ -174,7 +174,7 @@ LOSE = """async () => {
 
 @pytest.mark.soak
 def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
-    """Fails if a lost context drops a request while steps run or training is paused, or a single step is not saved."""
+    """Fails if a lost context drops a request, during steps or a pause, or drops a step that ran by itself."""
     script = """async (options) => {
       const session = await glgpt.training.create(options);
       void session.start();
@@ -208,7 +208,7 @@ def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
 
 @pytest.mark.soak
 def test_a_context_lost_while_a_training_is_made_is_waited_for(trainee: Any) -> None:
-    """Fails if creating the training run does not start again after the loss, or gives other numbers."""
+    """Fails if the page does not create the training run again after the context is lost, or losses change."""
     script = """async ([options, cases]) => {
       const losses = async () => {
         const session = await glgpt.training.create(options);
@@ -238,11 +238,11 @@ def test_a_context_lost_while_a_training_is_made_is_waited_for(trainee: Any) -> 
     assert len(found) == len(cases)
     for call, at, losses, contexts in found:
         assert losses == expected, (call, at)
-        assert contexts >= 1, (call, at)  # the browser may drop the context again
+        assert contexts >= 1, (call, at)  # the browser may lose the context again
 
 
 def test_a_context_lost_at_any_call_of_a_step_changes_no_number(trainee: Any) -> None:
-    """Loses the context right before the `count`-th `call` while `entry` is played ("": at any time)."""
+    """Loses the context right before the `count`-th call of a WebGL function, in one entry ("": in any entry)."""
     script = """async ([options, cases]) => {
       const {gl} = glgpt.model.device;
       const losses = async (call, entry, count) => {
@@ -259,7 +259,7 @@ def test_a_context_lost_at_any_call_of_a_step_changes_no_number(trainee: Any) ->
       return found;
     }"""
     cases = [
-        ("drawArrays", "", 0),  # no loss: gives the expected numbers
+        ("drawArrays", "", 0),  # the context is not lost: gives the expected numbers
         ("drawArrays", "backward", 20),
         ("drawArrays", "update", 3),
         ("fenceSync", "", 2),
@@ -287,7 +287,7 @@ def test_a_pause_waits_for_the_training_that_is_being_made(trainee: Any) -> None
 
 @pytest.mark.alone
 def test_the_speed_shown_is_that_of_the_clock(embedded_trains: Path, serve: Serve, browse: Browse) -> None:
-    """Compares the shown speed with the time of ten steps after a step that compiles; takes the median of five runs."""
+    """Compares the displayed speed with a clock, in ten steps after one that compiles. Uses the median of five runs."""
     page = browse(serve(embedded_trains) + "#tokens=1")
     page.evaluate("glgpt.ready")
     script = """async ([options, tokens]) => {
@@ -337,7 +337,7 @@ def test_a_newcomer_sees_it_learn_within_two_minutes(
 
 
 def test_a_training_without_a_context_ends_with_the_object(site: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if `dispose` waits for the browser to restore the context."""
+    """Fails if `dispose` waits for the browser to restore the lost context."""
     page = browse(serve(site) + "#tokens=1", provokes="disposed of")
     page.evaluate("glgpt.ready")
     page.evaluate("(o) => void glgpt.train(o).catch(() => {})", {"text": PLAY, "config": QUIET, "steps": 100_000})

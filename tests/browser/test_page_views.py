@@ -1,4 +1,4 @@
-"""Tests that each view draws the model's values, also at phone width, by keyboard, and from a link."""
+"""Tests that each view shows the model's values, fits a phone, works by keyboard, and opens from a link."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAINTED = """(selector) => {
 
 @pytest.fixture(scope="module")
 def model_and_page(embedded: Path) -> tuple[Path, Path]:
-    """Returns the folders of the embedded model, whose attention is sharp, and of its page."""
+    """Returns the folders of the Shakespeare model, whose heads attend mostly to few tokens, and of its page."""
     return data_path("weights/shakespeare"), embedded
 
 
@@ -53,7 +53,7 @@ def go(page: Any, title: str) -> None:
 
 
 def painted(page: Any, selector: str, least: float) -> None:
-    """Waits until at least this share of a canvas is not transparent."""
+    """Waits until more than the share `least` of a canvas is painted (not transparent)."""
     page.wait_for_function(f"({PAINTED})({selector!r}) > {least}")
 
 
@@ -104,7 +104,7 @@ def test_raw_scores_are_those_of_every_pair(opened: Any, desktop: LanguageModel)
 
 
 def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
-    """Fails if queries of all layers take memory while no view needs them, or a view shows missing queries."""
+    """Fails if queries of all layers take memory while no view needs them, or are missing while a view shows them."""
     state = "glgpt.info().textureBytes.state"
     page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
     before = page.evaluate(state)
@@ -117,7 +117,7 @@ def test_queries_have_textures_only_while_a_view_shows_them(page: Any) -> None:
     assert page.evaluate(state) == kept
     assert page.evaluate("glgpt.borrow(async (model) => model.cache.hasQueries(3))")
     go(page, "Device")
-    # the code of the Device view is loaded when the view first opens
+    # The page loads the code of the Device view when this view first opens, and shows Attention until then.
     page.wait_for_function("!document.querySelector('.attention-squares') && !glgpt.model.cache.shown")
     page.evaluate("glgpt.generate({prompt: 'To be', tokens: 2})")
     assert page.evaluate(state) == before
@@ -274,7 +274,7 @@ def test_textures_say_the_value_under_the_cursor(page: Any, desktop: LanguageMod
     assert float(said.split(": ")[-1]) == pytest.approx(found["h.1.mlp.act"][first, column], rel=2e-3, abs=1e-4)
     assert not page.locator(
         ".plane-across"
-    ).count()  # a hidden layer of the vocabulary's width has no vocabulary labels
+    ).count()  # no labels of tokens, though `mlp.act` has as many columns as the vocabulary has tokens
     labels = page.evaluate("document.querySelectorAll('.plane-down span')[0].textContent")
     assert labels == page.evaluate("(id) => glgpt.model.tokenizer.label(id)", text[first])
     usual = page.get_by_label("Colours").input_value()
@@ -323,7 +323,7 @@ def shows(page: Any, name: str, matrix: np.ndarray) -> None:
     painted(page, ".plane canvas", 0.5)
     canvas = page.locator(".plane canvas")
     for x, y in ((0.02, 0.02), (0.4, 0.7), (0.98, 0.97)):
-        box = canvas.bounding_box()  # the size may have changed with the texture
+        box = canvas.bounding_box()  # another texture may change the size
         canvas.hover(position={"x": x * box["width"], "y": y * box["height"]})
         page.wait_for_function("/row \\d+.*column \\d+/.test(document.querySelector('.ui-reading').textContent)")
         said = page.evaluate("document.querySelector('.ui-reading').textContent")
@@ -352,7 +352,7 @@ def test_alternatives_by_keyboard_and_going_on_from_one(page: Any) -> None:
     for _ in range(6):
         page.keyboard.press("ArrowRight")
     group = page.get_by_role("group", name="Alternatives to")
-    assert group.get_by_role("button").count() == 10  # on a phone, the sheet has a button that closes it
+    assert group.get_by_role("button").count() == 10  # on a phone, one of them closes the sheet
     token = group.locator("code").nth(1).inner_text()
     group.get_by_role("button").nth(1).focus()
     page.keyboard.press("Enter")
@@ -430,5 +430,5 @@ def test_nothing_jumps_while_text_comes(exported: Path, serve: Serve, browse: Br
     page.wait_for_timeout(300)
     before = page.evaluate("shift")
     page.wait_for_function("!document.querySelector('.text-caret')")
-    page.wait_for_timeout(500)  # the browser reports a shift some time after it
+    page.wait_for_timeout(500)  # the browser reports a layout shift late
     assert page.evaluate("shift") - before < 0.01

@@ -64,7 +64,7 @@ def test_two_tabs_keep_a_run_each(page: Any) -> None:
     third = another(page, address)
     assert third.evaluate(RESTORE) == 12 and third.evaluate(STATE) == runs[2]
     fourth = another(page, address)
-    assert fourth.evaluate(RESTORE) is None  # each of the two saved runs has a tab
+    assert fourth.evaluate(RESTORE) is None  # both saved runs are open in other tabs
     third.evaluate("glgpt.training.reset()")
     page.reload()
     page.evaluate("glgpt.ready")
@@ -154,7 +154,7 @@ def test_offline_the_last_whole_version_is_served(
     page.evaluate("glgpt.ready")
     first = page.evaluate(WHOLE)
     replace(folder, two)
-    (folder / "weights-00.bin").unlink()  # the second version stays incomplete
+    (folder / "weights-00.bin").unlink()  # the second version is incomplete
     page.reload()
     page.get_by_role("alert").wait_for()
     page.context.set_offline(True)
@@ -171,7 +171,7 @@ def test_offline_the_last_whole_version_is_served(
 
 
 class Halting(SimpleHTTPRequestHandler):
-    """Serves a folder, and stops in the middle of one shard until `go` is set."""
+    """Serves a folder. Until `go` is set, it sends only the first half of one shard, `weights-01.bin`."""
 
     go: ClassVar[threading.Event]
     begun: ClassVar[threading.Event]

@@ -1,4 +1,4 @@
-"""Holds the text, the scripts and the preset that the tests of training in the page share."""
+"""Defines the text, the scripts and the preset that the tests of training in the page share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def presets_for_tests() -> Iterator[None]:
 
 
 def whole_run(page: Any) -> Any:
-    """Returns the final bits of an uninterrupted `TWELVE` run, and resets the page's training run."""
+    """Returns the hash of the state after twelve uninterrupted steps, and deletes the page's training run."""
     page.evaluate(TRAIN, [TWELVE, 0])
     bits = page.evaluate(STATE)
     page.evaluate("glgpt.training.reset()")

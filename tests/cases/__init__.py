@@ -1,7 +1,8 @@
-"""Cases of all ops, a module for each subject: shapes to draw, how an op is recorded, the expected result, a tolerance.
+"""Defines the cases of all ops, with one module per subject.
 
-`CASES` holds the cases of inference, `TRAINING` holds those of forward ops that only training uses, and `VJPS` holds
-those of gradients. `SHAPE` is one shape that every case takes.
+A case has shapes to draw, a function that records the op and computes the expected result, and a tolerance. `CASES` are
+for inference, `TRAINING` for forward ops that only training uses, and `VJPS` for gradients. `SHAPE` has a value for
+each parameter that some case reads, so any case can be recorded with it.
 """
 
 from __future__ import annotations

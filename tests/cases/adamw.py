@@ -23,7 +23,7 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
     sizes = [(s.rows, s.cols), (1, s.cols), (s.rows, 1)] * 6
     given = [b.normal(f"g{i}", *size, b.many(*size)) for i, size in enumerate(sizes[: s.tensors])]
     losses = b.given("losses", np.outer(s.counted, [0, 1, 0, 0]), role="state")
-    # Three micro-batches have nine rows together. `counted` is the number of targets of each micro-batch.
+    # The gradients are those of three micro-batches with nine rows in all. `counted`: targets of each micro-batch.
     mean = 9 / max(1, sum(s.counted[:3]))
     held = [mean * array for name, array in b.held.items() if name != "losses"]
     norm, factor = more.gradient_norm(held, s.clip)
@@ -32,7 +32,7 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the norm with a loss scale of 1,024; after an overflow (`shift`), gradients count as not finite."""
+    """Records the norm with a loss scale of 1,024. `shift`: an earlier step overflowed, so gradients are not used."""
     unfolded(b)
     given = [b.normal(f"g{i}", s.rows, s.cols, b.many(s.rows, s.cols)) for i in range(2)]
     held = [b.held[f"g{i}"] / 1024 for i in range(2)]
@@ -46,11 +46,11 @@ def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, wanted), Want(before, np.array([[float(s.shift), 0, 0, 0]]))]
 
 
-PARAMETER = {"x": 1, "m": 1, "s": 2}  # tensors hold normal values to this power: squares are not negative
+PARAMETER = {"x": 1, "m": 1, "s": 2}  # exponent of random values; the second moment `s` is positive
 
 
 def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a step of a parameter with padded rows and its moments; the old names then refer to the new states."""
+    """Records a step of AdamW for a parameter with padded rows. Old states then have the names of the new ones."""
     rows, lr, step, betas, decay, eps = texels(s.rows), 1e-2, 5, (0.9, 0.99), 0.1 * s.shift, 1e-3
     layout = fold(rows, s.cols, b.limits.max_texture_size)
 
@@ -72,7 +72,7 @@ def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a parameter's initial values; three of every five rows and six of every eight columns are in use."""
+    """Records a parameter's initial values. Two of every five rows and two of every eight columns are padding."""
     layout = fold(texels(s.rows), s.cols, b.limits.max_texture_size)
     x, m, squares = (b.given(name, b.rng.standard_normal((layout.rows, s.cols)), layout, "state") for name in "xms")
     b.more = {"seed": s.seed}
@@ -97,5 +97,5 @@ TRAINING = {
     ),
     "gradient_norm_scaled": Case(shapes(**MATRIX, clip=CLIPS, shift=FLAG), gradient_norm_scaled, (1e-12, 16)),
     "normal": Case(shapes(**MATRIX, **RATES), normal, (1e-5, 8)),
-    "adamw": Case(shapes(**MATRIX, shift=FLAG), adamw, (1e-6, 8)),  # x and its step, both up to 4, may cancel
+    "adamw": Case(shapes(**MATRIX, shift=FLAG), adamw, (1e-6, 8)),  # x plus its step, each up to 4, may be near 0
 }

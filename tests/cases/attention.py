@@ -35,14 +35,14 @@ def split_qkv(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def _masked(b: Bench, s: SimpleNamespace, keys: int) -> Array:
-    """Returns score rows `t * n_head + head`, MASKED beyond each t's position."""
+    """Returns random scores of head h at token t in row `t * n_head + h`. Scores of later keys are MASKED."""
     values = 3 * b.rng.standard_normal((s.rows, s.n_head, keys))
     beyond = np.arange(keys) > s.pos + np.arange(s.rows)[:, None, None]
     return np.where(beyond, ref.MASKED, values).reshape(-1, keys)
 
 
 def _flat(cube: Array) -> Array:
-    """Returns `[n_head, rows, keys]` as score rows."""
+    """Returns scores `[n_head, rows, keys]` as a matrix with a row for each token and head."""
     return cube.transpose(1, 0, 2).reshape(-1, cube.shape[2])
 
 
@@ -51,7 +51,7 @@ def _cube(rows: Array, n_head: int) -> Array:
 
 
 def _cache(b: Bench, s: SimpleNamespace, name: str) -> Tensor:
-    """Returns keys or values of every position written so far, and NaN beyond them."""
+    """Returns a cache with random values at the positions written so far, and NaN at later positions."""
     values = b.rng.standard_normal((s.pos + s.rows + s.spare, 4 * s.d4 * s.n_head))
     values[s.pos + s.rows :] = np.nan
     return b.given(name, values, role="state")
@@ -61,7 +61,7 @@ def scores(b: Bench, s: SimpleNamespace) -> list[Want]:
     q, k, tr = _cache(b, s, "q"), _cache(b, s, "k"), b.style.tiles[0]
     b.pos = s.pos
     y = ops.scores(b, q, k, ops.AttentionRows(s.rows, s.n_head, 0.4), tr, "y")
-    known = np.nan_to_num(b.held["k"])  # masked values are undefined
+    known = np.nan_to_num(b.held["k"])  # the reference masks the keys that are NaN
     wanted = ref.scores(b.held["q"], known, s.n_head, 0.4, s.pos, s.rows)
     return [Want(y, _flat(wanted), lambda m: m[: s.rows * s.n_head], bare=True)]
 
@@ -90,7 +90,7 @@ def attend(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def attention(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records attention from scores to heads; a fragment writes nothing if no row of it attends to its keys."""
+    """Records scores, softmax and attention. A fragment of scores writes nothing if all its keys are masked."""
     q, k, v = (_cache(b, s, name) for name in "qkv")
     b.pos = s.pos
     score = ops.scores(b, q, k, ops.AttentionRows(s.rows, s.n_head, 0.4), b.style.tiles[0], "scores", to_position=True)
@@ -119,7 +119,7 @@ def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def attend_ranges(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the attention of one row in ranges, and a product, which combines them; a window masks scores."""
+    """Records the attention of one row in ranges of keys, and a product that combines these. A window masks scores."""
     heads, s = s.n_head * s.group, SimpleNamespace(**vars(s) | {"rows": 1})
     s.pos = min(s.pos, b.limits.max_texture_size - 10)
     v = _cache(b, s, "v")
@@ -134,12 +134,12 @@ def attend_ranges(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records patterns in which some heads are set and others are unchanged; keys beyond a position get no weight."""
+    """Records attention patterns that are replaced for some heads. A replaced pattern gives later keys no weight."""
     tr, keys = b.style.tiles[0], s.pos + s.rows + s.spare
     padded, used = -(-s.rows // tr) * tr * s.n_head, slice(s.rows * s.n_head)
     x = b.given("x", b.rng.standard_normal((padded, keys)), Layout(padded, keys, (tr, 1)))
     b.pos, wants = s.pos, []
-    for first in range(1 + len(ops.PATTERNS)):  # every kind is tested, for any number of heads
+    for first in range(1 + len(ops.PATTERNS)):  # tests every kind of pattern, also with one head
         how = (np.arange(s.n_head) + first) % (1 + len(ops.PATTERNS))
         texels = np.stack([how, *[how * 0 + 5] * 3], 1).reshape(1, -1)
         held = b.given(f"how {first}", texels, Layout(1, 4 * s.n_head))
@@ -192,7 +192,7 @@ def grouped_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def attend_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records attention of a few texts with their table; keys and values that none of them may read are NaN."""
+    """Records attention of a few texts in shared caches. Keys and values that no text may read are NaN."""
     tall(b)
     height, d, heads, b.row = s.positions + 9, 4 * s.d4, s.n_head * s.group, 3
     rows, places, table = rows_at(b, s, s.positions, height)
@@ -235,7 +235,7 @@ def split_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def adopt(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a copy of a prompt's keys and values; rows beyond the prompt's caches repeat their last row."""
+    """Records a copy of a prompt's caches to the shared caches. Rows past the prompt's caches repeat its last row."""
     tall(b)
     width, b.row, b.pos = 4 * s.d4 * s.n_head, 2, 3
     k, v, to_k, to_v = (b.normal(name, n, width, role="state") for name, n in zip("kvrs", (9, 9, 20, 20), strict=True))
@@ -253,7 +253,7 @@ def heads(b: Bench, s: SimpleNamespace, name: str) -> Tensor:
 
 
 def score_tiles(b: Bench, s: SimpleNamespace) -> int:
-    """Returns the number of row tiles of scores; with a batch, it must divide the number of rows."""
+    """Returns the number of row tiles of scores. With several sequences, it must divide a sequence's length."""
     unfolded(b)
     return int(np.gcd(s.rows, b.style.tiles[0])) if s.batch > 1 else b.style.tiles[0]
 
@@ -265,7 +265,7 @@ def score_rows(b: Bench, s: SimpleNamespace, dtype: str = "f32") -> tuple[Layout
 
 
 def reached(b: Bench, s: SimpleNamespace) -> Array:
-    """Returns 1 where a row of scores may attend to a key, and 0 where patterns and score gradients are 0."""
+    """Returns 1 where a token may attend to a key, and 0 elsewhere, where patterns and gradients of scores are 0."""
     positions = np.arange(score_rows(b, s)[0].rows) // (s.n_head * s.batch)
     return (np.arange(s.rows) <= positions[:, None]).astype(float)
 
@@ -285,7 +285,7 @@ def attend_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a softmax whose result is stored in the style's format, which products read."""
+    """Records a softmax. Its result has the style's format, which the next product reads."""
     layout, used = score_rows(b, s)
     x, share = b.given("x", 3 * b.rng.standard_normal((layout.rows, s.rows)), layout), s.n_head * s.batch
     y = ops.softmax(b, x, share, "y", b.style.dtype)
@@ -327,7 +327,7 @@ def attend_vjp(b: Bench, s: SimpleNamespace) -> Taped:
 
 
 def wide_heads(s: SimpleNamespace) -> SimpleNamespace:
-    """Returns the shape with as many heads as the scores have."""
+    """Returns the shape with the number of query heads as `n_head`."""
     return SimpleNamespace(**vars(s) | {"n_head": s.n_head * s.group})
 
 

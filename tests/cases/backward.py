@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Backward:
-    """A recorded backward pass: the inputs' and the outputs' gradients, and the sums to which gradients are added."""
+    """A recorded backward pass.
+
+    `gradients`: of the inputs. `dys`: random gradients of the outputs. `so_far`: earlier gradients of the inputs, to
+    which the pass adds.
+    """
 
     taped: Taped
     gradients: dict[str, Tensor]
@@ -28,7 +32,7 @@ class Backward:
 
 
 def backward(b: Bench, case: str, s: SimpleNamespace) -> Backward:
-    """Records a case and its backward pass from given gradients; the recorded outputs are the inputs' gradients."""
+    """Records a case and its backward pass from random gradients of the outputs. The program outputs `gradients`."""
     with b.taping() as tape:
         taped = VJPS[case].record(b, s)
     sums, dys = dict[Tensor, Tensor](), []

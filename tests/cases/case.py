@@ -1,4 +1,4 @@
-"""Defines cases of ops, forward and on a tape, and what the cases of several subjects share."""
+"""Defines the classes of cases (forward and gradient), and functions that cases of several subjects use."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Want:
     """A tensor and its expected values.
 
     `read` converts the tensor's matrix to the values that are compared. `bare`: columns beyond the matrix may be
-    nonzero. `summed` is given if partial sums are rounded to float16: the summed magnitudes of their terms, which bound
-    the rounding error.
+    nonzero. `summed`: if partial sums are rounded to float16, the sum of their terms' magnitudes, which bounds the
+    rounding error.
     """
 
     tensor: Tensor
@@ -40,7 +40,7 @@ class Want:
 
 @dataclass(frozen=True)
 class Case:
-    """A case of an op. `near` = (atol, k) means |ours - ref| <= atol + k eps |ref|; eps is that of float16 if packed.
+    """A case of an op. `near` = (atol, k) means |ours - ref| <= atol + k eps |ref|, with eps of the tensor's format.
 
     atol bounds the rounding of a sum's terms: about sqrt(terms) x their size x 2^-24, with a margin for the drivers'
     order of addition. k bounds the errors that scale with the result. exp and 1/sqrt are off by a few eps.
@@ -55,10 +55,10 @@ class Case:
 class Taped:
     """A case of an op that a tape (`Recorder.taping`) records.
 
-    `function` computes the outputs in float64 from the matrices of `inputs`, by name. Rows at the end of an output that
-    `function` omits are unused. `rows` limits inputs to their first rows: the gradient of later rows is zero, or
-    unchecked if `spare`. Gradients given for the outputs are multiplied by `dy`. If `rigid`, these gradients have the
-    layout `given`, or without it the outputs' layouts.
+    `function` computes the outputs in float64 from the matrices of `inputs`, by name. If `function` returns fewer rows
+    than an output has, the other rows are unused. `rows`: the number of used rows of an input. The gradient of the
+    other rows must be zero, or is not checked if `spare`. The test multiplies its random gradients of the outputs by
+    `dy`. If `rigid`, these gradients have the layout `given`, or the layout of their output if `given` is None.
     """
 
     outputs: tuple[Tensor, ...]
@@ -86,17 +86,17 @@ class VjpCase:
 
 
 def tall(b: Bench) -> None:
-    """Increases the maximum texture size, for caches and weights that are not folded; every device allows more."""
+    """Sets a larger maximum texture size (every device allows it), since the case does not fold caches and weights."""
     b.limits = replace(b.limits, max_texture_size=1024)
 
 
 def unfolded(b: Bench) -> None:
-    """Increases the maximum texture size, for tensors that are not folded; every device allows more."""
+    """Sets a larger maximum texture size (every device allows it), since the case does not fold its tensors."""
     b.limits = replace(b.limits, max_texture_size=256)
 
 
 def rows_at(b: Bench, s: SimpleNamespace, positions: int, height: int) -> tuple[ops.Rows, Array, Array]:
-    """Returns (rows, places, table) of texts at random positions, with their keys in random rows of `height` rows."""
+    """Returns (rows, places, table) of texts at random positions. The caches have `height` rows, used in random order."""
     places = np.zeros((s.texts, 4))
     places[:, 0] = b.rng.integers(0, positions, s.texts)
     table = np.stack([b.rng.permutation(height)[:positions] for _ in range(s.texts)])

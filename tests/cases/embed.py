@@ -50,7 +50,7 @@ def embed_batch(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 def embed_vjp(b: Bench, s: SimpleNamespace) -> Taped:
     rows, limit = s.rows * s.batch, b.limits.max_texture_size
-    values = b.rng.integers(0, s.vocab, rows)  # some repeat, some are missing, and the last one is in a separate texel
+    values = b.rng.integers(0, s.vocab, rows)  # some ids occur several times, others never
     values[-1] = s.vocab - 1
     ids = b.given("ids", values[:, None], role="input")
     pairs = zip(

@@ -1,4 +1,4 @@
-"""Cases of what only some model families compute: norms of heads, windows and soft caps, partial rotation."""
+"""Defines cases of ops that only some model families need: norms of heads, windows, soft caps, partial rotation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def head_norm(x: Array, gain: Array, s: SimpleNamespace) -> Array:
 
 
 def part_rotated(x: Array, s: SimpleNamespace, positions: Array) -> Array:
-    """Returns padded heads whose first columns are rotated and multiplied by 1.25."""
+    """Returns padded heads. The first columns of each head are rotated and multiplied by 1.25."""
     wide, turns = texels(s.d_head), part_of_frequencies(s)
     cube = x.reshape(len(x), s.n_head, wide)[:, :, : s.d_head].transpose(1, 0, 2)
     first = 2 * len(turns)
@@ -85,7 +85,7 @@ def normed_heads(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_heads_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records normed and partly rotated heads from the partial sums of one row with a bias, after an RMS norm."""
+    """Records normed and partly rotated heads of one row. They are a product of an RMS-normed row, plus a bias."""
     tall(b)
     wide = s.n_head * texels(s.d_head)
     x, own, gain = b.normal("a", 1, s.inner), b.normal("own", 1, s.inner), gain_of(b, s)
@@ -118,7 +118,7 @@ def limited_scores(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_branch(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a row plus the RMS norm of a product with a bias, and this sum times a gain. Both gains have offsets."""
+    """Records a row plus the RMS norm of a product, and this sum times a gain. Both gains have an offset of 1."""
     x, own, gain = b.normal("x", 1, s.cols), b.normal("own", 1, s.cols), b.normal("gain", 1, s.cols)
     w, bias = b.weight("w", s.inner, s.cols), b.normal("bias", 1, s.cols)
     sums = ops.matvec(b, b.normal("a", 1, s.inner), w, "sums", contiguous=s.contiguous).plus(bias)
@@ -130,7 +130,7 @@ def normed_branch(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def gated_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records one row of a gated MLP from the partial sums of both products, after an RMS norm."""
+    """Records one row of a gated MLP from the partial sums of its two products. Their input is RMS-normed."""
     x, gain = b.normal("x", 1, s.inner), b.normal("gain", 1, s.inner)
     row = ops.row_sum(b, x, gain, 1e-5, "row")
     gate, up = (
@@ -147,7 +147,7 @@ def gated_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def keys_and_values_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records keys and values of one row in one pass, from two products, and from two parts of one product."""
+    """Records keys and values of a row in one pass: first from two products, then from two parts of one product."""
     tall(b)
     wide, x = s.n_head * texels(s.d_head), b.normal("a", 1, s.inner)
     both = padded_heads(b.rng.standard_normal((texels(s.inner), 2 * s.n_head * s.d_head)), 2 * s.n_head)

@@ -1,4 +1,4 @@
-"""Cases of products: of many rows, of one row and of a few, with all that is fused into them."""
+"""Defines cases of products of many rows, of one row and of a few rows, with the ops that are fused into them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def summed(b: Bench, s: SimpleNamespace) -> Array:
 
 
 class Into(ops.Splits):
-    """Splits every product into this many slices, if they fit."""
+    """Splits every product into `split_k` slices, or fewer if their sums do not fit into a texture."""
 
     def __init__(self, split_k: int, packed_sums: bool = False) -> None:
         super().__init__(0, split_k, packed_sums=packed_sums)
@@ -81,7 +81,7 @@ def head_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_row(b: Bench, width: int, cols: int) -> tuple[ops.NormedRow, tuple[Tensor, Tensor]]:
-    """Returns a row with given moments, and a folded norm, for a product of `cols` columns."""
+    """Returns a random row with its moments, and a random folded norm for a product with `cols` columns."""
     row = b.normal("row", 1, width)
     parts = [b.held["row"][0, k : k + 4] for k in range(0, width, 4)]
     moments = b.given("moments", np.array([v for p in parts for v in (p.mean(), p.size * p.var(), p.size, 0)])[None])
@@ -134,7 +134,7 @@ def matmul_vjp(b: Bench, s: SimpleNamespace, split_k: int = 1) -> Taped:
 
 
 def recomputed_vjp(b: Bench, s: SimpleNamespace) -> Taped:
-    """Records half a block; only its input is stored, and the rest is recomputed."""
+    """Records a norm and an MLP. Only the input is stored, so the backward pass computes the other values again."""
     given = {"x": b.normal("x", s.rows, s.cols, b.stream(s.rows, s.cols))}
     given |= {name: b.normal(name, 1, s.cols) for name in ("gain", "bias")}
     given |= {"w": b.weight("w", s.cols, s.inner), "v": b.weight("v", s.inner, s.cols)}

@@ -59,7 +59,7 @@ def rotary(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def rotary_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the rotated heads of one row, from the partial sums of a product after an RMS norm."""
+    """Records the rotated heads of one row, from the partial sums of a product. The product's input is RMS-normed."""
     tall(b)
     wide = s.n_head * texels(s.d_head)
     x, gain = b.normal("a", 1, s.inner), b.normal("gain", 1, s.inner)
@@ -76,7 +76,7 @@ def rotary_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def rotary_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the rotated heads of a few rows, from partial sums after an RMS norm; each row has its own position."""
+    """Records the rotated heads of a few RMS-normed rows, from partial sums. Each row has its own position."""
     tall(b)
     b.row, wide = 2, s.n_head * texels(s.d_head)
     rows, places, _ = rows_at(b, s, 90, 90)

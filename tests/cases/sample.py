@@ -1,4 +1,4 @@
-"""Cases of choosing a token."""
+"""Defines cases of the ops that sample a token."""
 
 from __future__ import annotations
 

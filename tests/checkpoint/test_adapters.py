@@ -102,7 +102,7 @@ def test_rows_of_a_shared_tensor_are_changed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_model_with_an_adapter_is_the_merged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if an export, a saved cache or a converted file has the model without its adapter."""
+    """Fails if an exported page, a saved cache or a converted file belongs to the model without its adapter."""
     shapes = {"transformer.h.0.mlp.c_fc": (48, 192), "transformer.h.1.attn.c_proj": (48, 48)}
     folder = adapter(tmp_path / "lora", shapes)
     convert(GOLDENS / "wide", tmp_path / "merged", adapter=folder)

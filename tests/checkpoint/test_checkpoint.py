@@ -146,7 +146,7 @@ def test_tied_copy_and_mask_buffers_are_passed_over(tmp_path):
 
 
 def test_memory_is_given_back(tmp_path):
-    # Reads about 130 MB tensor by tensor in a new process, which may hold the pages of one tensor, but not of all.
+    # A new process reads 130 MB, tensor by tensor. Its memory may grow by the size of one tensor, not of all tensors.
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "gpt2", "n_embd": 512, "n_head": 8, "n_layer": 10, "vocab_size": 700})
     )

@@ -48,7 +48,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def do_HEAD(self):
         name, _, rest = self.path.strip("/").partition("/resolve/")
         revision, _, file = rest.partition("/")
-        if rest:  # skips other paths, which the library also requests
+        if rest:  # does not record other paths that the library requests
             self.server.asked.append((self.command, self.path))
         folder = self.server.models.get(name)
         if folder == "gated":
@@ -195,7 +195,7 @@ def test_hub_refusals(hub, tmp_path):
 
 @pytest.mark.slow
 def test_gguf_files_of_the_hub(hub, tmp_path):
-    """Opens a model in one GGUF file and a model split into two. Fails if either is not cached the second time."""
+    """Opens a model in one GGUF file and a model split into two. Fails if one cannot be opened offline afterwards."""
     cache = tmp_path / "cache"
     cache.mkdir()
     names = ["tiny/files:a.gguf", "tiny/files:q8/m-00001-of-00002.gguf"]

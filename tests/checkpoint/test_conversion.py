@@ -63,7 +63,7 @@ def test_a_model_survives_both_formats(tmp_path: Path, name: str) -> None:
     [("llama", "mlp_bias"), ("olmo2", "attention_bias"), ("qwen3", "attention_bias"), ("gpt_neox", "attention_bias")],
 )
 def test_biases_that_gguf_cannot_hold_are_named(tmp_path: Path, model_type: str, setting: str) -> None:
-    """Fails if the error names a tensor of a temporary file, or the weights are written first."""
+    """Fails if the error does not name the setting in config.json, or if weights are written before the error."""
     fields = json.loads((GOLDENS / "llama-grouped/config.json").read_text())
     fields |= {"model_type": model_type, setting: model_type != "gpt_neox", "rotary_pct": 1.0}
     weights = {name: np.zeros(each.shape, np.float32) for name, each in from_dict(fields).file_tensors.items()}
@@ -216,7 +216,7 @@ def test_the_tokenizer_must_be_one_that_gguf_can_hold(tmp_path: Path) -> None:
 
 
 def test_a_sequence_of_one_normalizer_is_that_normalizer(tmp_path: Path) -> None:
-    """Regression: Qwen's tokenizer was refused if its normalizer was a sequence of NFC alone."""
+    """Regression: Qwen's tokenizer was refused if its normalizer was a sequence that holds only NFC."""
     folder = tmp_path / "folder"
     convert(llama(tmp_path / "a.gguf", metadata=LLAMA | tokenizer(pre="qwen2")), folder)
     document = json.loads((folder / "tokenizer.json").read_text())

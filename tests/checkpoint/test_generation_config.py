@@ -49,7 +49,7 @@ def test_a_file_without_the_field_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_the_default_of_gpt2s_config_is_no_choice(tmp_path: Path) -> None:
-    """Fails if 50256 ends texts of a GPT-2 of 100 tokens: transformers writes this id for every vocabulary size."""
+    """Fails if 50256, which transformers writes for every vocabulary size, ends texts of a GPT-2 with 100 tokens."""
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 50256}))
     assert (end_of_text(tmp_path, 100, None), end_of_text(tmp_path, 50257, None)) == ((), (50256,))
 

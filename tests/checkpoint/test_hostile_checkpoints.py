@@ -50,7 +50,7 @@ Refused = Callable[[Path], str]
 def opener() -> Iterator[list[subprocess.Popen[str]]]:
     """Yields a list whose last item is the process that opens folders, with limited memory.
 
-    `refused` starts the process, and a new one if it has ended.
+    `refused` starts this process, and starts another one when the process has ended.
     """
     running: list[subprocess.Popen[str]] = []
     yield running
@@ -61,7 +61,7 @@ def opener() -> Iterator[list[subprocess.Popen[str]]]:
 
 @pytest.fixture
 def refused(opener: list[subprocess.Popen[str]]) -> Callable[[Path], str]:
-    """Returns a function that opens a folder, which must be refused, in the other process and returns the error."""
+    """Returns a function that opens a folder in the process of `opener` and returns the error; there must be one."""
     return partial(refusal, opener)
 
 
