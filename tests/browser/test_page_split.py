@@ -102,7 +102,7 @@ def server(model: Path) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def split_page(tmp_path: Path, model: Path, serve: Callable[..., str], once: Callable[..., Path]) -> Callable[..., str]:
-    """Returns a function that serves a page for the server at `url`. Pages that differ only in `url` share an export."""
+    """Returns a function that serves a page for the server at `url`. Pages that differ only in `url` are one export."""
 
     def make(url: str, blocks: int | None = HERE, head: bool = False) -> str:
         def fill(folder: Path) -> None:

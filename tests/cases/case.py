@@ -96,7 +96,7 @@ def unfolded(b: Bench) -> None:
 
 
 def rows_at(b: Bench, s: SimpleNamespace, positions: int, height: int) -> tuple[ops.Rows, Array, Array]:
-    """Returns (rows, places, table) of texts at random positions. The caches have `height` rows, used in random order."""
+    """Returns (rows, places, table) of texts at random positions. `table` maps positions to random rows < `height`."""
     places = np.zeros((s.texts, 4))
     places[:, 0] = b.rng.integers(0, positions, s.texts)
     table = np.stack([b.rng.permutation(height)[:positions] for _ in range(s.texts)])

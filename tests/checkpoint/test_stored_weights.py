@@ -165,7 +165,7 @@ def test_formats_are_chosen_without_reading_weights(
 def test_parameters_are_packed_in_order_whatever_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int, ahead: int
 ) -> None:
-    """Fails if threads pack other texels than the calling thread, or pack a parameter that exceeds the limit."""
+    """Fails if threads pack other texels than the calling thread, or pack a parameter larger than `AHEAD_BYTES`."""
     monkeypatch.setattr(stored_weights, "available_processors", lambda: processors)
     monkeypatch.setattr(stored_weights, "AHEAD_BYTES", ahead)
     with Checkpoint.open(wide_llama(tmp_path / "model.gguf", {}, "Q4_1")) as checkpoint:
@@ -185,9 +185,9 @@ def test_parameters_are_packed_in_order_whatever_fits(
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 def test_threads_hold_no_more_than_may_wait(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if AHEAD_BYTES counts only texels: a tensor that a thread is packing may take seven times as many bytes.
+    """Fails if AHEAD_BYTES limits only the size of packed texels, and not the memory that threads need to pack them.
 
-    If the texture format cannot hold the blocks of a type, threads first decode the blocks to 32-bit floats.
+    To pack a tensor as q4, a thread first decodes the tensor to 32-bit floats, which take seven times as many bytes.
     """
     begun: list[str] = []
     seen: list[str] = []

@@ -86,7 +86,7 @@ def test_refuses_a_tensor_beyond_its_storage(tmp_path):
 
 
 def rezipped(path, change):
-    """Writes the zip golden to `path` with entries changed by `change(name, content)`.
+    """Copies a golden's PyTorch file, a zip archive, to `path`, and changes its entries by `change(name, content)`.
 
     `change` returns the entry's (content, compression), or None to drop the entry.
     """

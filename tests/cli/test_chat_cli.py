@@ -49,7 +49,7 @@ def test_messages_are_answered_in_turn(model: str, capsys: pytest.CaptureFixture
 
 
 def test_the_template_process_starts_before_the_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the process that renders chat templates starts after the model, or if a second process starts."""
+    """Fails if the process that renders chat templates starts after the model has loaded, or if a second one starts."""
     events: list[str] = []
     popen = subprocess.Popen
 
@@ -124,7 +124,7 @@ def test_bad_input_ends_with_2(model: str, capsys: pytest.CaptureFixture[str], o
 def test_a_cache_that_cannot_be_saved_is_refused_before_the_chat(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: the chat failed only when it ended."""
+    """Regression: the error came only at the end of the chat."""
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
     assert main(["chat", model, "--message", "a", "--cache", str(tmp_path / "cache"), "--device", "software"]) == 2
     printed = capsys.readouterr()
@@ -280,7 +280,7 @@ def test_stats_are_those_of_the_conversation(
 def test_stats_of_a_full_context(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fails if /stats counts the last token of an answer, which the caches lack: the sum would exceed the context."""
+    """Fails if /stats counts the last token of an answer. The caches lack it, and the sum would exceed the context."""
     with LanguageModel.from_pretrained(model, device="software", context=100) as opened:
         opened.eos_ids = ()
         handle = typed(Conversation(opened, tokens=500, temperature=0), monkeypatch)

@@ -420,7 +420,7 @@ def test_a_full_stdout_is_named() -> None:
     ids=" ".join,
 )  # fmt: skip
 def test_a_mistyped_word_names_the_closest_and_the_right_help(words: list[str], said: str, capsys: Capture) -> None:
-    """Regression: for an option of `generate`, the error pointed to the help of `glgpt`, which does not list it."""
+    """Regression: for an option of `generate`, the error named the help of `glgpt`, which lists no such option."""
     assert said in refused(capsys, *words)
 
 
@@ -479,7 +479,7 @@ def test_a_penalty_and_a_bias_change_the_text(capsys: Capture) -> None:
 
 @pytest.mark.slow
 def test_samples_are_those_of_their_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Checks that each sample equals the text of a run with only its seed, and that samples are printed in order."""
+    """Fails if a sample is not the text that a separate run with its seed writes, or if samples are out of order."""
     asked = ["generate", "To be", "--tokens", "6", "--device", "software"]
     assert main([*asked, "--seed", "7", "--samples", "3", "--json"]) == 0
     samples = json.loads(capsys.readouterr().out)["samples"]

@@ -49,7 +49,7 @@ def waiting(pid: int) -> bool:
 
 
 def struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float) -> str | None:
-    """Sends signals to a command `after` seconds after it sets its handlers; returns the failure, or None."""
+    """Sends signals to a command, `after` seconds after it has set its handlers. Returns the failure, or None."""
     with tempfile.TemporaryDirectory() as folder:
         return _struck(args, after, numbers, gap, folder)
 
@@ -77,7 +77,7 @@ def _struck(args: list[str], after: float, numbers: tuple[int, ...], gap: float,
         return f"{args[0]} after {after:.3f} s: {left} is left"
     if not ran or process.returncode == 0:  # the work was done before the signal
         return f"{args[0]} after {after:.3f} s: {err[-300:]!r}" if "Traceback" in err or "glgpt: " in err else None
-    allowed = [EXPECTED[signal.Signals(n)] for n in (numbers if gap < 0.01 else numbers[:1])]  # in any order
+    allowed = [EXPECTED[signal.Signals(n)] for n in (numbers if gap < 0.01 else numbers[:1])]  # either may come first
     if (process.returncode, err) in allowed:
         return None
     return f"{args[0]} after {after:.3f} s, {numbers}: {process.returncode}, {err[-300:]!r}"
@@ -170,7 +170,7 @@ def test_what_is_half_done_is_undone_whatever_comes_meanwhile() -> None:
             time.sleep(20)
         finally:
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)  # the watching thread also sends its signal here
+            time.sleep(0.5)  # the thread of `unwinding` sends SIGTERM again meanwhile
             undone.append(True)
     assert (undone, left) == ([True], [])
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -20,7 +20,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def host(tmp_path: Path, clock: Clock) -> Callable[..., Host]:
-    """Returns host(**terms), which opens a session in a folder. Further calls reopen the folder, as after a crash."""
+    """Returns a function that opens a session with given terms. Further calls open it again, as after a crash."""
 
     def opened(**changed: Any) -> Host:
         files = Files(tmp_path / "run")
@@ -31,9 +31,9 @@ def host(tmp_path: Path, clock: Clock) -> Callable[..., Host]:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Yields served(**terms), which starts a gateway with a fake Flower.
+    """Yields a function that starts a gateway with a fake Flower, for a session with given terms.
 
-    Further calls serve the same folder, as after a restart.
+    Further calls serve the same session, as after a restart.
     """
     with contextlib.ExitStack() as stack:
 

@@ -2,8 +2,8 @@
 
     python tests/federation/exchange.py TEXT [--clients 4] [--rounds 3] [--local-steps 100] [--device software]
 
-Runs a session of nano with clients on this machine. Prints a JSON line; `share` is the part of a round in which no
-client trains.
+Runs a session of the preset nano with clients on this machine. Prints a JSON line; `share` is the part of a round in
+which no client trains.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The results are in docs/design/performance.md.
 
     python tests/federation/simulate.py TEXT --clients 100 --asked 10 --drop 0.3 --local-steps 10 --steps 1000
 
-Every client draws its own windows with `rules.shard_starts`, retains its AdamW moments, and may drop out of a round.
+Every client draws its windows of the text with `rules.shard_starts`, retains its AdamW moments between rounds, and may
+drop out of a round.
 For comparison the script also trains centrally, once for as many steps as one client takes, and once on as many tokens
 as all clients see.
 """
@@ -36,7 +37,7 @@ def main() -> None:
     for name, default in (("--drop", 0.3), ("--lr", 3e-3), *outer):
         parser.add_argument(name, type=float, default=default)
     parser.add_argument("--dtype", choices=protocol.DTYPES, default="f16")
-    parser.add_argument("--poisoned", type=int, default=0, help="asked clients that send -10 times their change")
+    parser.add_argument("--poisoned", type=int, default=0, help="number of clients that send -10 times their change")
     parser.add_argument("--public", action="store_true", help="clip and trim the updates")
     parser.add_argument("--device", default="software", help="as for glgpt train (default: software)")
     parser.add_argument("--runs", default="federated,steps,tokens", help="comma-separated runs to make")

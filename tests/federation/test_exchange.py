@@ -174,7 +174,7 @@ def test_a_supernode_that_failed_says_why(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_an_unlisted_strategy_trains_nothing(tmp_path: Path) -> None:
-    """Regression: the ServerApp trained with DiLoCo instead, and `begin` made a folder before it refused the name."""
+    """Regression: for an unknown strategy, the ServerApp trained with DiLoCo, and `begin` made a folder and failed."""
     with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):
         strategy_of(make_session().model_copy(update={"strategy": "fedprox"}))
     with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):

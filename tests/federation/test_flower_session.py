@@ -1,4 +1,4 @@
-"""Tests whole sessions on Flower in separate processes: a federation of one, and processes killed at any moment."""
+"""Tests whole sessions on Flower in separate processes: with one client, and with processes killed at any moment."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def serve(commands: Any, run: Path, *more: str) -> Command:
 
 @pytest.fixture
 def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes all commands choose the same kernel, even if the machine is too busy to cache a probe's results."""
+    """Caches a probe's result, so that all commands use the same kernel. A busy machine would not cache the result."""
     from glgpt.models.families.gpt2 import GPT2Config
     from glgpt.training.trainer import Trainer
     from glgpt.tuning import kernel_selection
@@ -103,7 +103,7 @@ def test_a_federation_of_one_gives_the_bits_of_glgpt_train(tmp_path, play, comma
 
 
 def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
-    """Fails if links do not use https, or a desktop that does not trust the certificate does not report that."""
+    """Fails if links do not use https, or if a desktop does not report that it distrusts the certificate."""
     cert, key = certificate(tmp_path)
     terms = ("--rounds", "1", "--local-steps", "1", "--tls-cert", str(cert), "--tls-key", str(key))
     host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
@@ -122,7 +122,7 @@ def test_a_session_over_tls(tmp_path, play, commands, monkeypatch):
 @pytest.mark.soak
 @pytest.mark.parametrize("quorum", [1, 2])
 def test_two_gateways_train_one_model(tmp_path, play, commands, quorum):
-    """Fails if a gateway without devices delays a round although the quorum needs no more updates."""
+    """Fails if a gateway without devices delays a round that already has enough updates for the quorum."""
     terms = ("--rounds", "100", "--local-steps", "1", "--gateways", "2", "--quorum", str(quorum), "--grace", "1")
     host = serve(commands, tmp_path / "run", str(play), *SMALL, *terms)
     (ready,) = host.events("ready")
@@ -151,7 +151,7 @@ def test_a_killed_process_ends_no_session(tmp_path, commands, what):
 
 
 def test_a_strategy_of_flowers_sees_every_client(tmp_path):
-    """Passes a gateway's reply, expanded to one per valid update, to each strategy. Two of five updates are invalid."""
+    """Splits a gateway's reply of five updates, two of them invalid, into a reply per valid update for a strategy."""
     import numpy as np
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
@@ -223,7 +223,7 @@ def test_a_round_whose_mean_is_not_finite_leaves_the_weights(tmp_path):
 
 
 def test_an_answer_that_was_half_sent_is_completed(tmp_path):
-    """Regression: a killed gateway left objects unsent, and the ServerApp waited three minutes for them."""
+    """Regression: a killed gateway sent a part of its reply, and the ServerApp waited three minutes for the rest."""
     import numpy as np
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.proto.message_pb2 import PushObjectResponse
@@ -237,7 +237,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
     task = message_to_proto(asked).SerializeToString()
 
     class Client:
-        """Answers as SuperLink does: to a first attempt (if `objects`), or to a later one, when it has the reply."""
+        """Answers as SuperLink does to a first attempt (`objects`), or to a later one, after it has the reply."""
 
         def __init__(self, objects: bool) -> None:
             self.objects, self.messages, self.pushed = objects, [], []

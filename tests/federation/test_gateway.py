@@ -128,7 +128,7 @@ def test_frames_that_came_are_not_sent_again(served, monkeypatch):
 
 
 def test_frames_that_come_while_a_round_goes_to_the_disk_count(served, monkeypatch):
-    """Fails if the gateway drops frames of a fast device while it still writes the round to disk."""
+    """Fails if the gateway drops frames that a fast device sends while the gateway still writes the round to disk."""
     from glgpt.federation.rounds.rounds import Rounds
 
     keep_open, acknowledged, kept = Rounds.keep_open, threading.Event(), threading.Event()
@@ -280,7 +280,7 @@ def test_rest_wants_the_right_token(served):
     assert call("v1/session", made["token"]).status_code == 200
     for wrong in ('{"uses": 0}', '{"hours": 1e999}', '{"hours": NaN}', '{"hours": 1' + 400 * "0" + "}"):
         assert call("v1/invitations", boss, "POST", content=wrong).status_code == 400, wrong
-    assert call("v1/invitations", boss).status_code == 200  # regression: an infinite time broke the list
+    assert call("v1/invitations", boss).status_code == 200  # regression: infinite `hours` broke the list
     assert call(f"v1/invitations/{made['digest']}", boss, "DELETE").status_code == 200
     assert call("v1/session", made["token"]).status_code == 401
     (host.gateway.files.run / "config.json").write_text("{}")
@@ -364,7 +364,7 @@ def test_who_leaves_at_once_is_not_waited_for(served):
     host = served()
     token = host.gateway.invitations.create()
     for _ in range(8):
-        Peer(host, token, resume="").socket.socket.close()  # no close frame; the gateway is sending
+        Peer(host, token, resume="").socket.socket.close()  # without a close frame, while the gateway sends
     sockets, members = host.gateway.sockets, host.gateway.rounds.members
     wait(lambda: not sockets.clients and all(member.connections == 0 for member in members.values()))
     wait(lambda: not sockets._of_address["127.0.0.1"])

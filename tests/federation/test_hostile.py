@@ -273,7 +273,7 @@ def test_frames_of_an_update_that_was_turned_away_meanwhile_are_dropped(served, 
 
 
 def test_an_update_that_two_sockets_finish_counts_once(served, monkeypatch):
-    """Regression: after waiting, the first socket deleted the upload that had replaced its own."""
+    """Regression: a socket deleted the member's next upload, because another socket had finished the first upload."""
     from glgpt.federation.gateway.connection import Client
 
     host = served(quorum=1, rounds=1)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class Worker:
-    """Replaces training, without a device."""
+    """Replaces the class that trains, and needs no device."""
 
     trainer = SimpleNamespace(device=SimpleNamespace(renderer="none"))
 
@@ -44,7 +44,7 @@ class Worker:
 
 @pytest.fixture
 def joined(monkeypatch, tmp_path) -> Callable[..., Any]:
-    """Returns joined(host, name), which returns a client and lists of the states and answers that it reports."""
+    """Returns a function that returns a client of a host, and lists of the states and answers that it reports."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(join, "Worker", Worker)
 
@@ -83,7 +83,7 @@ def gateways(tmp_path) -> Iterator[list[Any]]:
 
 
 def test_a_host_gets_no_key_of_another_hosts_session(gateways, joined):
-    """Regression: a host received the key by using the other session's id."""
+    """Regression: a host that used another session's id received the member's key for that session."""
     honest, hostile = gateways
     key = welcomed(joined(honest)).client.worker.slot.key
     back = joined(honest).client
@@ -147,7 +147,7 @@ def test_a_client_reconnects_as_the_same_member(gateways, joined, monkeypatch):
     ids=str,
 )  # fmt: skip
 def test_a_round_that_the_terms_do_not_give_ends_the_client(gateways, joined, monkeypatch, change):
-    """Regression: `bytes` was trusted, so that a host could fill a client's memory."""
+    """Regression: the client trusted the size in `bytes`, so that a host could fill the client's memory."""
     say = Connection.say
 
     async def lies(self: Any, message: dict[str, Any], data: Any = b"", *more: Any) -> None:
@@ -257,6 +257,6 @@ def test_a_link_of_the_dashboard_is_no_invitation() -> None:
 
 @pytest.mark.parametrize("base", ["http://host:8043/", "http://host/train/", "https://host/strain/"])
 def test_a_link_names_its_host(base: str) -> None:
-    """Regression: `train/` was removed from links for desktops too, in which it is a part of the host's path."""
+    """Regression: `train/` was also removed from links for desktops, where `train/` is part of the host's path."""
     for link in (f"{base}#a.b", f"{base}train/#view=train&together=a.b&tokens=1"):
         assert Link.parse(link) == Link(base, "a.b")

@@ -385,7 +385,7 @@ def test_an_incomplete_last_line_does_not_swallow_the_next(host):
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled):
-    """Fails if a restarted gateway changes a settled round, whose reply may be half sent."""
+    """Fails if a restarted gateway changes the updates of a settled round: a part of its reply may already be sent."""
     h = host(quorum=1)
     a = h.join("a")
     h.begin()
@@ -400,7 +400,7 @@ def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled)
 
 
 def test_gateways_share_nothing_but_the_session(tmp_path, clock):
-    """Fails if devices of two gateways share a number, and so a shard, or accept each other's invitations."""
+    """Fails if devices of two gateways share a number (and so a shard), or if both accept the same invitation."""
     first = Host(make_files(tmp_path / "run", gateways=2, quorum=3), clock)
     second = Host(Files(tmp_path / "run", 1), clock)
     numbers = [member.number for host in (first, second, first, second) for member in [host.join().member]]
@@ -436,7 +436,7 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
 
 
 def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock):
-    """Fails if a gateway that misses its share of the quorum blocks the round, or the other accepts no more updates."""
+    """Fails if a gateway below its share of the quorum blocks the round, or if the other one takes no more updates."""
     few = Host(make_files(tmp_path / "run", gateways=2, quorum=4), clock)
     many = Host(Files(tmp_path / "run", 1), clock)
     alone, devices = few.join().member, [many.join().member for _ in range(3)]
@@ -446,7 +446,8 @@ def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock)
     for member in devices[:2]:
         many.send(member)
     clock.now += 5
-    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]  # few: all have answered; many: share met
+    # All devices of `few` have answered, and `many` has its share of the quorum.
+    assert [host.rounds.tick() for host in (few, many)] == ["close", "close"]
     for host in (few, many):
         host.rounds.settle()
         assert host.begin(attempt=1)
@@ -479,7 +480,7 @@ def test_a_round_of_two_gateways_is_one_line(tmp_path):
 @pytest.mark.parametrize("damage", ["loss", "norm", "short", "nan", "fields"])
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_spooled_update_that_cannot_be_settled_is_set_aside(host, damage, settled, caplog):
-    """Fails if the update stays in the spool: the round would fail after every restart."""
+    """Fails if a damaged update stays in the spool (the folder of received updates), and its round fails forever."""
     h = host()
     members = [h.join().member for _ in range(2)]
     h.begin()
@@ -540,7 +541,7 @@ def test_a_first_round_takes_only_changes_that_its_optimizer_can_make(host):
 
 
 def test_adamw_changes_no_more_than_the_limit():
-    """Fails if the limit refuses an honest client, also with the gradients that make AdamW's steps longest."""
+    """Fails if the limit refuses an honest client, even for gradients that make AdamW's steps as long as possible."""
     rng = np.random.default_rng(5)
     for betas in ((0.9, 0.95), (0.9, 0.999), (0.5, 0.9), (0.1, 0.95)):
         rates = tuple(np.linspace(0.1, 1, 40))
@@ -620,7 +621,7 @@ def leave(host, peer):
 
 
 def test_a_link_cannot_fill_a_session_for_good(host, clock):
-    """Regression: clients that opened a link once took all 256 seats."""
+    """Regression: clients that had opened a link once and then left kept all 256 seats."""
     h = host(shards=2)
     first, second = h.join("first"), h.join("second")
     with pytest.raises(Refused, match="full"):

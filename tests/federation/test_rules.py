@@ -1,4 +1,4 @@
-"""Tests windows, claims, clipping, trimming and the outer optimizer."""
+"""Tests which windows of the text clients draw, limits of their claims, clipping, trimming and the outer optimizer."""
 
 from __future__ import annotations
 

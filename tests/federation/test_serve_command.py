@@ -119,7 +119,7 @@ def test_the_gateways_tell_devices_that_the_host_ended_the_session(
 
 
 def test_what_a_killed_serve_left_is_ended_though_its_leader_is_gone(run: Path, tmp_path: Path) -> None:
-    """Fails if a process whose group leader has ended survives, or another session's process is ended."""
+    """Fails if a process survives because its group leader has ended, or if another session's process is ended."""
     files = make_files(tmp_path / "other")
     wait = "import time; print(flush=True); time.sleep(60)"
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{wait}', sys.argv[1]])"
@@ -203,7 +203,8 @@ def test_a_host_that_is_not_an_address_is_refused(host: str, shown: str) -> None
 def test_rollback_undoes_rounds(run: Path, capsys: Capture, damaged: bool) -> None:
     """Fails if weights, lines of rounds.jsonl, metrics or the open round stay after a rollback.
 
-    Regression: a session whose last checkpoint was damaged could not be rolled back, and each command had a traceback.
+    Regression: a session whose last checkpoint was damaged could not be rolled back, and each command failed with a
+    traceback.
     """
     host = Host(Files(run), Clock())
     files, before = host.files, host.before

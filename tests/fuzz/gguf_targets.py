@@ -17,7 +17,7 @@ from glgpt.gguf.reader import open_gguf
 from glgpt.gguf.writer import Tensor, header
 from glgpt.text.tokenizer import load_tokenizer
 
-try:  # imported before a case starts, which has no time for the import
+try:  # imported here, since the time limit of a case is too short for the import
     from gguf import GGUFReader, dequantize
 except ImportError:
     GGUFReader = None

@@ -23,7 +23,7 @@ TARGETS = (
 )
 TARGETS += ",probe-cache"
 SECONDS = 60  # time for each target
-TIME, MEMORY = 60, 3072  # seconds of a case, MiB of the process: more than the harness's, for instrumented code
+TIME, MEMORY = 60, 3072  # seconds per case, MiB per process: more than in `harness`, for instrumented code
 
 
 def joined(files: dict[str, bytes]) -> bytes:

@@ -44,7 +44,7 @@ REGRESSIONS = Path(__file__).parent / "regressions"
 
 
 class Difference(Exception):  # noqa: N818
-    """Raised if glgpt reads an accepted file wrongly, such as differently than the reference library."""
+    """Raised if glgpt accepts a file but reads it wrongly, for example other values than the reference library."""
 
 
 class Target(Protocol):
@@ -151,7 +151,7 @@ def limited(target: Target, cases: Sequence[Files]) -> Iterator[str]:
                 buffer, waited, used = b"", 0, 0.0
                 while at < len(cases):
                     if not select.select([pipe], [], [], SECONDS)[0]:
-                        waited += 1  # a busy machine slows a case that computes; a case that waits computes nothing
+                        waited += 1  # a case that computes has SECONDS of processor time, even on a busy machine
                         if _cpu(child) - used < SECONDS and waited < STALL_FACTOR:
                             continue
                         yield f"more than {SECONDS:g} s"

@@ -109,7 +109,7 @@ def torch_library() -> Any:
 
 
 def _pickled(*names: str) -> Callable[[], list[Files]]:
-    """Returns a function that returns the weights of goldens, and imports torch: a case has no time for the import."""
+    """Returns a function that returns weights of goldens and imports torch, for which a case's time is too short."""
 
     def files() -> list[Files]:
         torch_library()

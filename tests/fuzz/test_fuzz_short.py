@@ -154,5 +154,5 @@ def _text_of(files: dict[str, bytes]) -> str:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_what_is_mutated_is_accepted_before(target: Parser) -> None:
-    """Fails if a seed is refused, since mutations of refused files find nothing; manifest.json must be current."""
+    """Fails if a seed is refused, such as an outdated manifest.json. Mutations of a refused file would find nothing."""
     assert set(limited(target, target.seeds())) == {"accepted"}

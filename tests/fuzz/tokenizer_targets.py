@@ -1,6 +1,7 @@
 """Defines tokenizers as fuzzing targets: their files, the texts that they split, and BPE training.
 
-Ids are compared with those of the `tokenizers` library, and merges with a trainer that counts again after each merge.
+Ids are compared with those of the `tokenizers` library, and merges with those of a trainer that counts all
+pairs again after each merge.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TEXTS = (
     "e\u0301 ſ\u0323\u0307 日本 12345 \ue000\t\x85<0x41> ▁Ġ",
     "a" * 3000 + " " * 3000 + "1" * 3000 + "-\n" * 1500,
 )
-LONGEST = 200_000  # maximum characters of a text of parts
+LONGEST = 200_000  # maximum characters of a text that `described_text` makes
 TRAINED = 50_000  # maximum characters of a text that a tokenizer is trained on
 RECOUNTED = 4000  # maximum characters of a text whose merges are checked by counting again
 
@@ -63,7 +64,7 @@ def _plain(folder: Path) -> None:
 
 
 def _plain_reference(folder: Path, tokenizer: Tokenizer) -> Any:
-    """Returns the library's tokenizer; None if the files add tokens or a prefix, or there is no merges.txt."""
+    """Returns the library's tokenizer; None if the files add tokens or a prefix space, or lack merges.txt."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     if tokenizer.special or tokenizer.prefix_space or not (folder / "merges.txt").exists():
@@ -134,7 +135,7 @@ def _same(ours: list[int], others: list[int], text: str) -> None:
 
 
 def described_text(folder: Path, longest: int) -> tuple[dict[str, Any], str]:
-    """Returns a text's description and the text: its parts, repeated, up to `longest` characters."""
+    """Returns the description of a text, and the text: its repeated parts, cut off after `longest` characters."""
     try:
         whole = json.loads((folder / "text.parts.json").read_bytes())
         pieces, left = [], longest
@@ -163,7 +164,7 @@ def _described(**about: Any) -> Files:
 
 
 def _tokenize(folder: Path) -> None:
-    """Checks that ids of a tokenizer layout equal the library's and decode to the text, also token by token."""
+    """Checks that a text's ids equal the library's, and decode to the text both at once and token by token."""
     about, text = described_text(folder, LONGEST)
     if about.get("layout") not in list(LAYOUTS):
         raise GlgptError("not a layout")

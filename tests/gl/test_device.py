@@ -172,7 +172,7 @@ def test_a_texture_too_large_is_refused(device: Device) -> None:
 
 
 def test_devices_are_counted_not_tried_until_one_fails(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if sixteen nonexistent devices are listed because a driver words its error differently."""
+    """Fails if nonexistent devices are listed because a driver's error has other words than those of Mesa."""
     count = len(list_devices())
     assert count == gl_device._egl_devices() >= 1
 
@@ -187,7 +187,7 @@ def test_devices_are_counted_not_tried_until_one_fails(device: Device, monkeypat
 
 
 def test_a_driver_that_cannot_convert_halves_is_known(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if shaders require the extension on macOS, whose OpenGL 4.1 lacks it."""
+    """Fails if shaders require the packing extension on macOS, whose OpenGL 4.1 lacks this extension."""
     monkeypatch.setattr(gl_device, "PACKING", "#extension GL_no_such_extension : require\n")
     assert device.packing and device._compiles("330") and not device._compiles("330", gl_device.PACKING)
     text = device.preamble(Options("330", packing=False))

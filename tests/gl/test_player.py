@@ -102,7 +102,7 @@ def test_a_play_after_an_interrupted_blended_pass_does_not_blend(device: Device)
 
 
 def test_a_row_is_written_where_the_scalar_says(device: Device) -> None:
-    """Fails if scalars do not reach a shader, or a pass at a row moves the next pass to the same target."""
+    """Fails if scalars do not reach a shader, or if a pass that writes one row also moves the next pass to this row."""
     with Player(device, ROWS) as player:
         player.play("row", pos=4, seed=0.5)
         player.play("row", pos=2)  # the seed is unchanged
@@ -137,7 +137,7 @@ def test_columns_on_the_left_are_left_out(device: Device, draw_flops: int) -> No
 
 
 def test_parts_of_a_target_make_a_whole(device: Device) -> None:
-    """Fails if a part's scissor or viewport is that of another part, which shares its framebuffer."""
+    """Fails if a part of a target is drawn with the scissor or viewport of another part in the same framebuffer."""
     parts = [Pass(str(i), "f", (), (("c", 0),), (end, 6), first_column=i) for i, end in enumerate((1, 2))]
     entries = {"parts": Entry("parts", (), tuple(parts), {}), "first": Entry("first", (), (parts[1],), {})}
     with Player(device, replace(ROWS, shaders={"f": WRITE}, entries=entries)) as player:
@@ -337,7 +337,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[str]:
 def test_the_token_loop_makes_nothing(
     device: Device, goldens: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if a token compiles, allocates, or queries an error, which takes 1 ms on some drivers."""
+    """Fails if generating a token compiles, allocates or queries an error (which takes 1 ms on some drivers)."""
     with LanguageModel.from_pretrained(
         goldens / "inverse-layer-f16", device=os.environ.get("GLGPT_TEST_DEVICE", "software")
     ) as model:

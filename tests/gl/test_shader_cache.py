@@ -48,12 +48,12 @@ def test_a_folder_that_others_can_change_is_not_used(cache: Path) -> None:
         cache.chmod(mode)
         enable_shader_cache()
         assert ENABLED not in os.environ and FOLDER not in os.environ
-        assert not any(cache.iterdir())  # nothing is created in it
+        assert not any(cache.iterdir())  # the cache folder stays empty
 
 
 @for_root
 def test_a_folder_to_which_others_can_add_files_is_not_used(cache: Path) -> None:
-    """Fails if a folder with the sticky bit is used: others cannot replace its files, but can add some."""
+    """Fails if shaders are cached in a folder with the sticky bit, to which other users can add files."""
     cache.mkdir(parents=True)
     cache.chmod(0o1777)
     enable_shader_cache()

@@ -41,7 +41,7 @@ def export_few(
     recordings: tuple[str, ...] = USUAL,
     **device: Any,
 ) -> None:
-    """Exports a page with few recordings, without a recorded text."""
+    """Exports a page with few recordings, and without recorded.json, which takes long to make."""
     with few_recordings(*recordings), pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_export, "recorded_json", lambda *_: None)
         export(model, folder, options or ExportOptions(), **device)

@@ -58,7 +58,7 @@ def make_files(run: Path, **changed: Any) -> Files:
 
 
 class Host:
-    """The rounds of a folder, with shortcuts for tests."""
+    """The rounds of a session's folder, with shortcuts for tests."""
 
     def __init__(self, files: Files, clock: Callable[[], float]) -> None:
         self.files, self.session = files, files.session()

@@ -31,7 +31,7 @@ BEGUN: list[float] = []  # start times of the steps of all trainers
 
 
 class Trainer:
-    """Satisfies `RunTrainer`; tests/training/test_run_trainer.py runs the same checks on it and on the real one."""
+    """Implements `RunTrainer`. tests/training/test_run_trainer.py checks this class in the same way as the real one."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ def llama(path: Path, kind: str = "F32", metadata: Mapping[str, Any] | None = No
     return path
 
 
-# Offsets of the float16 numbers in a block; (0,) for other types
+# Offsets of a block's scale and minimum, which are float16 numbers. A block of another type has one number, at 0.
 FLOAT16_BYTES = {
     "Q4_1": (0, 2),
     "Q5_1": (0, 2),

@@ -4,8 +4,8 @@ Each fault is made in a scratch copy of the repository, where its tests then run
 
 - caught if its tests fail, as they should, or take too long;
 - survived if its tests pass: strengthen a test;
-- stale if its text is not found exactly once, or its tests no longer exist or are marked `slow`: rewrite it in
-  `mutants.json`. The tests of `make test` must catch every fault.
+- stale if its text is not found exactly once, or if its tests do not exist or are marked `slow` (`make test` excludes
+  those, and must catch every fault): rewrite it in `mutants.json`.
 
 Exit code 0: all were caught. The tests first run without any fault and must pass.
 """
@@ -137,10 +137,10 @@ def verdict(mutant: Mutant, folder: Path, seconds: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only faults whose name or file holds one of these")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="copies that are worked in at a time")
-    parser.add_argument("--seconds", type=float, default=300, help="limit of one fault's tests")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of scratch copies used at a time")
+    parser.add_argument("--seconds", type=float, default=300, help="time limit of one fault's tests")
     parser.add_argument("--no-clean-run", action="store_true", help="leave out the run without a fault")
-    parser.add_argument("--check", action="store_true", help="only look for stale ones")
+    parser.add_argument("--check", action="store_true", help="only check for stale faults")
     args = parser.parse_args()
     chosen = [m for m in mutants() if not args.names or any(name in f"{m.file} {m.name}" for name in args.names)]
     if args.check:

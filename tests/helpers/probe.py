@@ -1,4 +1,4 @@
-"""Replaces the probe, which takes seconds and which each process repeats while the machine is busy."""
+"""Caches probe results for tests, since a probe takes seconds and each process repeats it while the machine is busy."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def split_qkv(x: Array) -> tuple[Array, Array, Array]:
 
 
 def scores(q: Array, k: Array, n_head: int, scale: float, pos: int, rows: int) -> Array:
-    """Returns `[n_head, rows, keys]`, MASKED beyond each row's position."""
+    """Returns scores `[n_head, rows, keys]`. Scores of keys after a row's position are MASKED."""
     y = scale * heads(q[pos : pos + rows], n_head) @ heads(k, n_head).transpose(0, 2, 1)
     return np.where(np.arange(len(k)) <= pos + np.arange(rows)[:, None], y, MASKED)
 
@@ -128,7 +128,7 @@ def argmax(x: Array) -> int:
 
 
 def gpt2(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ids: list[int]) -> dict[str, Array]:
-    """Runs the whole forward pass; returns every activation by its dotted name, in natural shapes, in order."""
+    """Runs the forward pass. Returns all activations by name (such as `h.0.attn.q`), in the order of computation."""
     w = {name: np.asarray(value, np.float64) for name, value in weights.items()}
     kind, eps, found = config.activation_function, config.layer_norm_epsilon, dict[str, Array]()
     x = found["embed"] = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]
@@ -162,7 +162,7 @@ def gpt2(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ids: list[int]
 
 
 def random_weights(config: GPT2Config, seed: int = 0, spread: float = 0.3) -> dict[str, NDArray[np.float32]]:
-    """Returns weights large enough for sharp attention and the curves of activations; gains of norms are around 1."""
+    """Returns weights large enough that heads attend to few tokens and activations are not linear. Gains are near 1."""
     rng = np.random.default_rng(seed)
     found = {}
     for name, shape in ((p.name, p.shape) for p in config.parameters.values()):

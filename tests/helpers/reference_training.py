@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 def embed(ids: NDArray[np.int64], wte: Array, wpe: Array, batch: int) -> Array:
-    """Embeds ids position by position: rows are t * batch + sequence."""
+    """Embeds the ids of `batch` sequences. Row t * batch + i holds position t of sequence i."""
     return wte[:, ids].T + np.repeat(wpe[: len(ids) // batch], batch, axis=0)
 
 
@@ -30,7 +30,7 @@ def _score_rows(x: Array) -> Array:
 
 
 def scores(q: Array, k: Array, n_head: int, scale: float, batch: int) -> Array:
-    """Returns causal scores from position 0, MASKED beyond each row's position."""
+    """Returns causal scores from position 0. Scores of keys after a row's position are MASKED."""
     y = scale * _apart(q, batch, n_head) @ _apart(k, batch, n_head).transpose(0, 1, 3, 2)
     return _score_rows(np.where(np.tri(y.shape[2], dtype=bool), y, ref.MASKED))
 
