@@ -40,7 +40,7 @@ def demo_chat_page(out: Path) -> tuple[str, list[str]]:
 
 
 def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the page misreads a file that llama.cpp wrote; its metadata and types differ from those of glgpt."""
+    """Fails if the page misreads a file that llama.cpp wrote, with other metadata and types than glgpt's files."""
     shape = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
     (tmp_path / "config.json").write_text(json.dumps(shape.config.to_dict()))
     with few_mixes("Q4_0"), few_recordings("8x4-contiguous"):
@@ -92,7 +92,7 @@ def check_chat(page: Any) -> None:
 
 
 def check_constraints(page: Any) -> None:
-    """Fails if a text violates its constraint or ends before it, or if the device cannot mask tokens."""
+    """Fails if a text violates its constraint or stops too early, or if the device cannot mask tokens."""
     schema = {
         "type": "object",
         "properties": {

@@ -128,7 +128,7 @@ def wanted(desktop: LanguageModel, tokens: int, prompt: str = PROMPT, **settings
 
 
 def agrees_with_the_desktop(page: Any, desktop: LanguageModel) -> None:
-    """Checks `glgpt.parity()`, and that the last row of the logit lens predicts the desktop's most likely token."""
+    """Checks the page's logits (`glgpt.parity()`), and that its logit lens ends with the desktop's likeliest token."""
     parity = page.evaluate("glgpt.parity()")
     assert parity["pass"], parity
     ids = page.evaluate("glgpt.encode('To be, or not')")

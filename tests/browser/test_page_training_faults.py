@@ -174,7 +174,7 @@ LOSE = """async () => {
 
 @pytest.mark.soak
 def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
-    """Fails if a lost context drops a request, during steps or a pause, or drops a step that ran by itself."""
+    """Fails if a request is dropped when the context is lost during steps or a pause, or a single step is not saved."""
     script = """async (options) => {
       const session = await glgpt.training.create(options);
       void session.start();
@@ -208,7 +208,7 @@ def test_all_that_was_asked_for_survives_a_lost_context(trainee: Any) -> None:
 
 @pytest.mark.soak
 def test_a_context_lost_while_a_training_is_made_is_waited_for(trainee: Any) -> None:
-    """Fails if the page does not create the training run again after the context is lost, or losses change."""
+    """Fails if, after the context is lost, the page does not create the training run again, or its losses differ."""
     script = """async ([options, cases]) => {
       const losses = async () => {
         const session = await glgpt.training.create(options);

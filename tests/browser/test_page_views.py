@@ -229,7 +229,7 @@ def test_passes_are_played_timed_and_linked(page: Any) -> None:
 
 @pytest.mark.soak
 def test_timer_queries_are_taken_where_they_can_be_trusted(page: Any) -> None:
-    """Fails if a GPU's passes are timed without queries, or by queries that a clock change has invalidated.
+    """Fails if a GPU's passes are timed without queries, or by queries that the driver reports as invalid (disjoint).
 
     The driver under test has queries. The page distrusts them only because of the driver's name, so the test changes
     the name.

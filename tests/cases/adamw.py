@@ -46,11 +46,11 @@ def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(y, wanted), Want(before, np.array([[float(s.shift), 0, 0, 0]]))]
 
 
-PARAMETER = {"x": 1, "m": 1, "s": 2}  # exponent of random values; the second moment `s` is positive
+PARAMETER = {"x": 1, "m": 1, "s": 2}  # power of the random values; the second moment `s` must be positive
 
 
 def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a step of AdamW for a parameter with padded rows. Old states then have the names of the new ones."""
+    """Records a step of AdamW for a parameter with padded rows. The old names then refer to the new values."""
     rows, lr, step, betas, decay, eps = texels(s.rows), 1e-2, 5, (0.9, 0.99), 0.1 * s.shift, 1e-3
     layout = fold(rows, s.cols, b.limits.max_texture_size)
 

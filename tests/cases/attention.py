@@ -61,7 +61,7 @@ def scores(b: Bench, s: SimpleNamespace) -> list[Want]:
     q, k, tr = _cache(b, s, "q"), _cache(b, s, "k"), b.style.tiles[0]
     b.pos = s.pos
     y = ops.scores(b, q, k, ops.AttentionRows(s.rows, s.n_head, 0.4), tr, "y")
-    known = np.nan_to_num(b.held["k"])  # the reference masks the keys that are NaN
+    known = np.nan_to_num(b.held["k"])  # later keys are NaN; the reference masks their scores
     wanted = ref.scores(b.held["q"], known, s.n_head, 0.4, s.pos, s.rows)
     return [Want(y, _flat(wanted), lambda m: m[: s.rows * s.n_head], bare=True)]
 
@@ -119,7 +119,7 @@ def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def attend_ranges(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the attention of one row in ranges of keys, and a product that combines these. A window masks scores."""
+    """Records the attention of one row in ranges of keys, and a product that combines the ranges, with a window."""
     heads, s = s.n_head * s.group, SimpleNamespace(**vars(s) | {"rows": 1})
     s.pos = min(s.pos, b.limits.max_texture_size - 10)
     v = _cache(b, s, "v")

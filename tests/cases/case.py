@@ -75,8 +75,8 @@ class Taped:
 class VjpCase:
     """A case of an op's vjp; `near` = (atol, k): each value of a gradient g may be off by atol + k eps |g|.
 
-    For packed tensors, eps is that of float16, and a value may be off by `halves` more. This is the sum of the errors
-    of rounding intermediate values to float16, each 2^-11 of the value.
+    For packed tensors, eps is that of float16, and a value may be off by `halves` more. `halves` is the sum of
+    the errors of rounding intermediate values to float16, each 2^-11 of the value.
     """
 
     shape: st.SearchStrategy[SimpleNamespace]

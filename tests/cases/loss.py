@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def targets(b: Bench, s: SimpleNamespace) -> Tensor:
-    """Returns a target for each row: about one in four is negative (no target), and the last is the last id."""
+    """Returns a target for each row. About one in four is negative (no target); that of the last row is the last id."""
     ids = np.where(b.rng.random((s.rows, 1)) < 0.25, -1, b.rng.integers(0, s.vocab, (s.rows, 1)))
     ids[-1] = s.vocab - 1
     return b.given("targets", ids, role="input")

@@ -104,7 +104,7 @@ def test_rows_that_are_not_whole_blocks_are_f16(tmp_path: Path) -> None:
 def test_the_embedded_model_keeps_ids_ends_and_prompts(tmp_path: Path) -> None:
     convert(None, tmp_path / "a.gguf")
     convert(tmp_path / "a.gguf", tmp_path / "folder")
-    assert open_gguf(tmp_path / "a.gguf").tensors["blk.0.ffn_up.weight"].dtype == "F16"  # as in the model's files
+    assert open_gguf(tmp_path / "a.gguf").tensors["blk.0.ffn_up.weight"].dtype == "F16"  # the model's own files are f16
     own = load_tokenizer(embedded_weights(), 1024)
     assert own
     for path in (tmp_path / "a.gguf", tmp_path / "folder"):

@@ -63,7 +63,7 @@ def test_textures_hold_the_numbers_of_every_type(tmp_path: Path, kind: str) -> N
 
 @pytest.mark.slow
 def test_each_tensor_has_a_format_of_its_own(tmp_path: Path) -> None:
-    """Fails if a tensor gets another tensor's format in a file of several types, as llama.cpp writes."""
+    """Fails if a tensor gets another tensor's format in a file with several tensor types, which llama.cpp writes."""
     kinds = {"token_embd": "Q6_K", "blk.0.attn_v": "Q8_0", "blk.0.ffn_down": "F16", "blk.0.attn_q": "Q5_1"}
     path = wide_llama(tmp_path / "model.gguf", kinds, "Q4_K")
     check(path, {DOWN: "f16"}, kernel="4x8")

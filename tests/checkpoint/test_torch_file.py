@@ -78,7 +78,7 @@ def test_refuses_damaged_files(tmp_path, name):
 
 def test_refuses_a_tensor_beyond_its_storage(tmp_path):
     whole = (GOLDENS / "legacy-untied" / "pytorch_model.bin").read_bytes()
-    # Changes wte [29, 14] to [99, 14] in the pickle's opcodes: BININT1 29, BININT1 14.
+    # The pickle's opcodes for the shape of wte are BININT1 29, BININT1 14. This changes the shape to [99, 14].
     assert whole.count(b"K\x1dK\x0e\x86") >= 1
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(whole.replace(b"K\x1dK\x0e\x86", b"K\x63K\x0e\x86"))

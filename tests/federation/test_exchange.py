@@ -42,7 +42,7 @@ def question(node: int) -> Any:
 class Grid:
     """Replaces Flower's grid.
 
-    `answer(node, seconds since its message)` returns True for a reply, an error code, or None or False for no reply.
+    `answer(node, seconds since its message)` returns True for a reply, None or False for no reply, or an error code.
     """
 
     def __init__(self, answer: Callable[[int, float], Any], clock: Callable[[], float]) -> None:
@@ -174,7 +174,7 @@ def test_a_supernode_that_failed_says_why(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_an_unlisted_strategy_trains_nothing(tmp_path: Path) -> None:
-    """Regression: for an unknown strategy, the ServerApp trained with DiLoCo, and `begin` made a folder and failed."""
+    """Regression: for an unknown strategy, the ServerApp used DiLoCo, and `begin` made a folder before it failed."""
     with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):
         strategy_of(make_session().model_copy(update={"strategy": "fedprox"}))
     with pytest.raises(ArgumentError, match="unknown strategy 'fedprox'; expected diloco, "):

@@ -51,7 +51,7 @@ def serve(commands: Any, run: Path, *more: str) -> Command:
 
 @pytest.fixture
 def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches a probe's result, so that all commands use the same kernel. A busy machine would not cache the result."""
+    """Caches a probe's result, so that all commands use the same kernel. On a busy machine, no result is cached."""
     from glgpt.models.families.gpt2 import GPT2Config
     from glgpt.training.trainer import Trainer
     from glgpt.tuning import kernel_selection

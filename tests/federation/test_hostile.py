@@ -82,7 +82,7 @@ def test_a_full_disk_ends_nothing(served, monkeypatch):
 
 
 def test_half_open_requests_keep_no_one_out(served):
-    """Regression: 1,100 half-open requests used up the file descriptors: no client could join, and `_news` failed."""
+    """Regression: 1,100 half-open requests used up the file descriptors. No client could join or receive news."""
     from glgpt.page.connections import Limits
 
     host = served(Limits(total=64, address=40, request=1.5), quorum=1, rounds=1)

@@ -1,4 +1,4 @@
-"""Tests a desktop that joins a hostile host: the desktop reveals no other host's key and limits what it accepts."""
+"""Tests that a desktop that joins a hostile host reveals no key of another session, and limits what it accepts."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ REGRESSIONS = Path(__file__).parent / "regressions"
 
 
 class Difference(Exception):  # noqa: N818
-    """Raised if glgpt accepts a file but reads it wrongly, for example other values than the reference library."""
+    """Raised if glgpt accepts a file but reads it wrongly, for example as other values than the reference library."""
 
 
 class Target(Protocol):
@@ -195,7 +195,7 @@ def _child(target: Target, cases: Sequence[Files], pipe: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         faulthandler.disable()  # pytest's fault handler writes to a copy of stderr
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the verdict reports a crash
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hides messages; the verdict reports a crash
         for files in cases:
             os.write(pipe, json.dumps(judged(target, files)).encode() + b"\n")
     finally:
@@ -210,7 +210,7 @@ def case(target: Target, seeds: list[Files], number: int, seed: int) -> tuple[in
 
 
 def shortened(target: Target, files: Files, steps: list[int], what: str) -> list[int]:
-    """Drops each step without which a finding of the same kind remains. Returns the other steps."""
+    """Drops the steps that a finding of the same kind does not need. Returns the other steps."""
     kind = what.split(":", maxsplit=1)[0]
     left = list(steps)
     for step in steps:

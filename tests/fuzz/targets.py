@@ -109,7 +109,7 @@ def torch_library() -> Any:
 
 
 def _pickled(*names: str) -> Callable[[], list[Files]]:
-    """Returns a function that returns weights of goldens and imports torch, for which a case's time is too short."""
+    """Returns a function that returns weights of goldens. It imports torch, since a case's time limit is too short."""
 
     def files() -> list[Files]:
         torch_library()

@@ -47,7 +47,7 @@ def test_a_llama_has_the_config_of_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rotated", "share"), [(4, 0.25), (16, 1.0), (None, 1.0)])
 def test_the_rotated_share_of_a_neox_is_that_of_the_file(rotated: int | None, share: float) -> None:
-    """Fails if the share is a quarter, GPT-NeoX's default, though the file names no share or rotates whole heads."""
+    """Fails if a file that names no rotated share, or rotates whole heads, gets GPT-NeoX's default share, a quarter."""
     numbers: dict[str, Any] = {
         "context_length": 64, "embedding_length": 64, "block_count": 1, "feed_forward_length": 128,
         "attention.head_count": 4, "attention.layer_norm_epsilon": 1e-5, "use_parallel_residual": True,

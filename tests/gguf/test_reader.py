@@ -74,7 +74,7 @@ def test_odd_columns_need_a_type_without_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])
 def test_rows_are_those_of_the_checkpoint(tmp_path: Path, kind: str) -> None:
-    """Fails if rows of rotary pairs, which the file interleaves, are not separated, or blocks or samples differ."""
+    """Fails if rows of rotary pairs, which the file interleaves, are not separated, or blocks and samples are wrong."""
     path = llama(tmp_path / "a.gguf", kind)
     stored = open_gguf(path).tensors["blk.0.attn_k.weight"]
     arranged = stored.arranged((2, 8, 2, 1))

@@ -172,7 +172,7 @@ def test_a_texture_too_large_is_refused(device: Device) -> None:
 
 
 def test_devices_are_counted_not_tried_until_one_fails(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if nonexistent devices are listed because a driver's error has other words than those of Mesa."""
+    """Fails if nonexistent devices are listed because the text of a driver's error is an unexpected one."""
     count = len(list_devices())
     assert count == gl_device._egl_devices() >= 1
 

@@ -43,7 +43,7 @@ def bits(matrix: Array) -> Array:
 def test_every_half_is_decoded_exactly(device: Device, options: Options, packing: bool) -> None:
     """Fails if a subnormal is flushed to zero, an infinity becomes 65536, or a sign is lost."""
     halves = np.arange(65536, dtype=np.uint32).astype(np.uint16).view(np.float16)
-    matrix = np.concatenate([halves, np.roll(halves, 1)]).reshape(256, SIDE)  # each as the low and as the high half
+    matrix = np.concatenate([halves, np.roll(halves, 1)]).reshape(256, SIDE)  # each in the low and in the high 16 bits
     layouts = Layout(256, SIDE, (1, 2), "f16"), Layout(256, SIDE)
     chosen = Options(options.header, options.fetch, options.storage, packing)
     found = layouts[1].unpack(copied(device, chosen, layouts, matrix.astype(np.float32)).view(np.float32))

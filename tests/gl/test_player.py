@@ -1,4 +1,4 @@
-"""Tests playing programs: bands, rows, sharing, failures, and a token loop that allocates nothing."""
+"""Tests playing programs: draws in bands, at one row, shared weights, failures, and generation without allocations."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_scissor_ends_with_its_draw(device: Device) -> None:
 def test_a_play_after_an_interrupted_blended_pass_does_not_blend(device: Device) -> None:
     with Player(device, ROWS) as player:
         player.play("first", seed=3)
-        device.ctx.enable_only(moderngl.BLEND)  # as left by an interrupt between a blended pass's draw and its end
+        device.ctx.enable_only(moderngl.BLEND)  # an interrupt during a blended pass leaves this state
         player.play("first", seed=3)
         assert player.read("c")[0, 0, :, 2].tolist() == [3, 3]
 
@@ -249,7 +249,7 @@ def test_two_players_share_weights(device: Device) -> None:
 
 
 def test_players_of_different_options_agree(device: Device) -> None:
-    """Fails if one player's bindings or uniform block are used by another's draw."""
+    """Fails if a draw of one player uses the bindings or the uniform block of another player."""
     program, layouts = products("8x4")
     options = [Options("300 es", "texelFetch"), Options("330", "textureLod"), Options(storage="uint")]
     players = [Player(device, program, o) for o in options]

@@ -46,7 +46,7 @@ TEMPLATES = {
 {{- '<|end|>\\n' }}
 {%- else %}{{- '<|start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|end|>\\n' }}{%- endif %}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start|>assistant\\n' }}{%- endif %}""",
-    # A namespace that loops change, `break`, `continue`, and loops from the end.
+    # A namespace that is changed in loops; `break` and `continue`; a loop over the messages in reverse order.
     "loops": """{%- set ns = namespace(last=-1, count=0) %}
 {%- for m in messages[::-1] %}{%- if m.role == 'user' %}{%- set ns.last = messages | length - 1 - loop.index0 %}
 {%- break %}{%- endif %}{%- endfor %}

@@ -14,8 +14,8 @@ from glgpt.page import programs, training
 from glgpt.page.export import export
 from glgpt.page.export_options import ExportOptions
 
-# Recordings from which a test's page chooses. The first stores weights without panels, as shards do, and has strided
-# columns, as training programs do.
+# Recordings from which a test's page chooses. The first one has strided columns, like training programs, and stores
+# weights without panels, like the page's files of weights.
 USUAL = ("4x8", "8x4-contiguous")
 FEW = ("4x4", *USUAL)  # also for devices with four draw buffers
 
@@ -41,7 +41,7 @@ def export_few(
     recordings: tuple[str, ...] = USUAL,
     **device: Any,
 ) -> None:
-    """Exports a page with few recordings, and without recorded.json, which takes long to make."""
+    """Exports a page with few recordings, and without recorded.json (a text to show before the model is loaded)."""
     with few_recordings(*recordings), pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_export, "recorded_json", lambda *_: None)
         export(model, folder, options or ExportOptions(), **device)

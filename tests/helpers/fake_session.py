@@ -108,7 +108,7 @@ class FakeFlower:
         self.files, self.session = files, files.session()
         self.outer = rules.Outer(self.session.outer_lr, self.session.outer_momentum)
         self.asked = 0  # the last round that was requested
-        self.runs_over = 0  # number of replies that arrive after their run has ended
+        self.runs_over = 0  # number of next replies whose run has already ended
         self.replies: list[np.ndarray] = []
         self.metrics: list[Any] = []
 
