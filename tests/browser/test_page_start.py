@@ -1,4 +1,4 @@
-"""Tests that a page links few shader programs before its first token, and samples alike on device and host."""
+"""Tests that a page links few shader programs before its first token, and samples alike in shaders and JavaScript."""
 
 from __future__ import annotations
 

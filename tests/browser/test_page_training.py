@@ -129,7 +129,7 @@ def test_a_reload_goes_on_to_the_same_bits(trainee: Any) -> None:
     whole = whole_run(trainee)
     step, points = trainee.evaluate(TRAIN, [TWELVE, 5])
     assert 5 <= step < 12
-    trainee.evaluate("location.hash = 'tokens=1&view=train&step=write'")  # on its own, this view opens the saved run
+    trainee.evaluate("location.hash = 'tokens=1&view=train&step=write'")  # this view opens the saved run after a reload
     trainee.reload()
     trainee.evaluate("glgpt.ready")
     trainee.evaluate("glgpt.resume()")

@@ -73,7 +73,7 @@ class Taped:
 
 @dataclass(frozen=True)
 class VjpCase:
-    """A case of an op's vjp; `near` = (atol, k): each value of a gradient g may be off by atol + k eps |g|.
+    """A case of an op's vjp (vector-Jacobian product). `near` = (atol, k): a gradient g may be off by atol + k eps |g|.
 
     For packed tensors, eps is that of float16, and a value may be off by `halves` more. `halves` is the sum of
     the errors of rounding intermediate values to float16, each 2^-11 of the value.

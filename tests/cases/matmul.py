@@ -81,7 +81,7 @@ def head_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_row(b: Bench, width: int, cols: int) -> tuple[ops.NormedRow, tuple[Tensor, Tensor]]:
-    """Returns a random row with its moments, and a random folded norm for a product with `cols` columns."""
+    """Returns a random row with its moments, and a norm's gain and bias, folded into a weight with `cols` columns."""
     row = b.normal("row", 1, width)
     parts = [b.held["row"][0, k : k + 4] for k in range(0, width, 4)]
     moments = b.given("moments", np.array([v for p in parts for v in (p.mean(), p.size * p.var(), p.size, 0)])[None])

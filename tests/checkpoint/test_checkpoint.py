@@ -26,7 +26,7 @@ DTYPES = {"bf16": "BF16", "llama3-untied": "BF16", "inverse-layer-f16": "F16", "
 
 
 def refusal(folder, *parts):
-    """Opens and reads a folder, which must be refused. Returns the one-line message, which must hold `parts`."""
+    """Opens and reads a folder, which must be refused. Returns the one-line message, which must contain `parts`."""
     with pytest.raises(GlgptError) as caught, Checkpoint.open(folder) as checkpoint:
         for name in checkpoint.names:
             checkpoint.read(name)
@@ -39,7 +39,7 @@ def refusal(folder, *parts):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Returns a copy of a small golden with one safetensors file, for a test to damage."""
+    """Returns a copy of a small test checkpoint with one safetensors file. Tests may damage the copy."""
     return Path(shutil.copytree(GOLDENS / "vocab3-untied", tmp_path / "model"))
 
 

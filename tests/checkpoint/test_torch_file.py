@@ -27,7 +27,7 @@ def refusal(path, said=""):
     ("name", "tensor"), [("dhead3-relu", "transformer.h.0.attn.c_attn.weight"), ("one-f16", "wte.weight")]
 )
 def test_places(name, tensor):
-    # The golden's c_attn was saved as a transposed view, so its strides are not contiguous.
+    # c_attn was saved as a transposed view, so its strides are not contiguous.
     stored = torch_tensors(GOLDENS / name / "pytorch_model.bin")[tensor]
     assert stored.map().shape == stored.shape
     assert (stored.strides is None) == (tensor == "wte.weight")
@@ -86,7 +86,7 @@ def test_refuses_a_tensor_beyond_its_storage(tmp_path):
 
 
 def rezipped(path, change):
-    """Copies a golden's PyTorch file, a zip archive, to `path`, and changes its entries by `change(name, content)`.
+    """Copies a valid PyTorch file, a zip archive, to `path`, and changes its entries by `change(name, content)`.
 
     `change` returns the entry's (content, compression), or None to drop the entry.
     """

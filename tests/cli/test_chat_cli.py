@@ -280,7 +280,7 @@ def test_stats_are_those_of_the_conversation(
 def test_stats_of_a_full_context(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fails if /stats counts an answer's last token, which is not in the caches, so that the sum exceeds the context."""
+    """Fails if /stats counts an answer's last token. It is not in the caches, and the sum would exceed the context."""
     with LanguageModel.from_pretrained(model, device="software", context=100) as opened:
         opened.eos_ids = ()
         handle = typed(Conversation(opened, tokens=500, temperature=0), monkeypatch)

@@ -170,7 +170,7 @@ def test_what_is_half_done_is_undone_whatever_comes_meanwhile() -> None:
             time.sleep(20)
         finally:
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)  # the thread of `unwinding` sends SIGTERM again meanwhile
+            time.sleep(0.5)  # the thread of `unwinding` sends SIGTERM again here
             undone.append(True)
     assert (undone, left) == ([True], [])
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

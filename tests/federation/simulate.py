@@ -5,9 +5,8 @@ The results are in docs/design/performance.md.
     python tests/federation/simulate.py TEXT --clients 100 --asked 10 --drop 0.3 --local-steps 10 --steps 1000
 
 Every client draws its windows of the text with `rules.shard_starts`, retains its AdamW moments between rounds, and may
-drop out of a round.
-For comparison the script also trains centrally, once for as many steps as one client takes, and once on as many tokens
-as all clients see.
+drop out of a round. For comparison the script also trains centrally, once for as many steps as one client takes, and
+once on as many tokens as all clients see.
 """
 
 from __future__ import annotations

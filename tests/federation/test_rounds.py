@@ -385,7 +385,7 @@ def test_an_incomplete_last_line_does_not_swallow_the_next(host):
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled):
-    """Fails if a restarted gateway changes the updates of a settled round: a part of its reply may already be sent."""
+    """Fails if a restarted gateway changes a settled round (stored as closed), whose reply may be sent in part."""
     h = host(quorum=1)
     a = h.join("a")
     h.begin()

@@ -70,7 +70,7 @@ def struck(line: list[str], folder: Path, number: int, after: float, ends: bool 
         _, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGABRT)  # makes the fault handler print where the process is
-        return f"{signal.Signals(number).name} did not end it within a minute: {process.communicate()[1][-3000:]}"
+        return f"{signal.Signals(number).name} ended nothing in a minute: {process.communicate()[1][-3000:]}"
     wanted = {-number if number == signal.SIGKILL else 128 + number} | ({0} if ends else set())
     if process.returncode not in wanted or "Traceback" in err:
         return f"exit {process.returncode} after {signal.Signals(number).name}: {err[-300:]!r}"

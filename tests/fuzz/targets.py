@@ -47,7 +47,7 @@ GOLDENS = Path(__file__).parents[1] / "goldens"
 
 
 def _folder(*names: str, keep: str = "") -> Callable[[], list[Files]]:
-    """Returns a function that returns the files of goldens, without their reference results."""
+    """Returns a function that returns the files of test checkpoints, without their reference results."""
     return lambda: [
         {p.name: p.read_bytes() for p in sorted((GOLDENS / n).iterdir()) if p.suffix != ".npz" and keep in p.name}
         for n in names
@@ -109,7 +109,7 @@ def torch_library() -> Any:
 
 
 def _pickled(*names: str) -> Callable[[], list[Files]]:
-    """Returns a function that returns weights of goldens. It imports torch, since a case's time limit is too short."""
+    """Returns a function that returns weights of checkpoints. It imports torch, since a case has too little time."""
 
     def files() -> list[Files]:
         torch_library()

@@ -85,7 +85,7 @@ def test_shaders_need_packing_only_where_it_is_asked_for(device: Device, header:
 
 
 def blocks(name: str, rows: int, cols: int) -> Blocks:
-    """Returns blocks with every level, and scales and minima of all magnitudes and signs, subnormal ones included."""
+    """Returns blocks with all integers (levels), and scales and minima of all magnitudes and signs, also subnormals."""
     coding, random = ALL[name].coding, np.random.default_rng(0)
     assert coding
     count, low = -(-rows // coding.group), 0 if coding.unsigned else -(2 ** (coding.bits - 1))
