@@ -1,4 +1,4 @@
-"""Runs nginx with TLS and a path for each server, configured by examples/operation/nginx.conf."""
+"""Runs nginx with examples/operation/nginx.conf: nginx ends TLS and forwards one path to each glgpt server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def proxied(folder: Path, page: int = 1, split: int = 1, together: int = 1) -> Iterator[tuple[str, Path]]:
-    """Runs the example's server block for servers on these ports; yields the proxy's origin and its certificate."""
+    """Runs nginx with the example's server block, which forwards to the local ports `page`, `split` and `together`.
+
+    Yields nginx's origin and the path of its certificate.
+    """
     nginx = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin") or "nginx"
     cert, key = certificate(folder)
     port, server = free_port(), EXAMPLE.read_text()

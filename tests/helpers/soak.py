@@ -1,4 +1,4 @@
-"""Marks test parameters that repeat others, so that they run only in `make test-slow`."""
+"""Marks test parameters that test little more than others, so that they run only in `make test-slow`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 
 
 def mostly_soak(values: Iterable[Any], kept: Container[Any]) -> list[Any]:
-    """Returns parameters of a test, marked `soak` unless they are in `kept`. A tuple has a value per argument."""
+    """Returns a test's parameters. Those that are not in `kept` have the mark `soak`.
+
+    A parameter is a tuple if the test has several arguments.
+    """
     return [value if value in kept else _soak(value) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""Proxies on loopback between a client and a server that break connections, delay or reorder messages."""
+"""Local proxies between a client and a split server. They break connections, or delay or reorder messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class Proxy:
 
 
 class Cutting(Proxy):
-    """Breaks the connection at the reads numbered `after`, counted over both directions. `cuts` counts the breaks."""
+    """Breaks the connection at the reads with the numbers `after`. `cuts` counts the breaks.
+
+    The reads of both directions and of all connections are numbered together, from 1.
+    """
 
     def __init__(self, target: str, *after: int) -> None:
         self.after, self.reads, self.cuts = after, 0, 0
@@ -62,7 +65,7 @@ class Cutting(Proxy):
 
 
 class Delaying(Proxy):
-    """Delays all data by half of `round_trip` seconds, without reducing the throughput."""
+    """Delays data by `round_trip / 2` seconds in each direction, without reducing the throughput."""
 
     def __init__(self, target: str, round_trip: float) -> None:
         self.one_way = round_trip / 2
@@ -85,7 +88,10 @@ class Delaying(Proxy):
 
 
 class Shuffling:
-    """Forwards WebSocket messages: sends every third one twice, and swaps `swaps` pairs sent within 10 ms."""
+    """Forwards WebSocket messages. Swaps the first `swaps` pairs that follow within 10 ms; repeats every third message.
+
+    A swapped pair counts as one message.
+    """
 
     def __init__(self, target: str, swaps: int) -> None:
         from websockets.sync.server import serve

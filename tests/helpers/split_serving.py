@@ -11,7 +11,7 @@ from glgpt.split.server import StageServer
 
 @contextlib.contextmanager
 def running(server: StageServer) -> Iterator[StageServer]:
-    """Runs `server` within the context. `server.app.engine` stays open afterwards."""
+    """Runs `server` until the `with` block ends. `server.app.engine` stays open afterwards."""
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

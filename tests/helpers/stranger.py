@@ -11,11 +11,11 @@ BYTES = TEXT.encode()
 
 
 class Stranger(BaseHTTPRequestHandler):
-    """Answers each path with the method that is named after it."""
+    """Answers a request for `/name` with the method `on_name`."""
 
     protocol_version = "HTTP/1.1"
-    asked: list[str] = []  # noqa: RUF012, over all requests
-    ranges: list[str | None] = []  # noqa: RUF012
+    asked: list[str] = []  # noqa: RUF012, the paths of all requests
+    ranges: list[str | None] = []  # noqa: RUF012, their Range headers
 
     def log_message(self, *_: object) -> None:
         pass
@@ -74,7 +74,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(200, BYTES[: len(BYTES) // 2], len(BYTES))
 
     def on_resumed(self) -> None:
-        """Disconnects after a third, and continues from there if the request has a range."""
+        """Sends a third of the text and disconnects. Starts at the first byte of the requested range, if any."""
         begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
         end = min(len(BYTES), begin + len(BYTES) // 3 + 1)
         rest = len(BYTES) - begin
@@ -82,11 +82,11 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"', **content)
 
     def on_lies(self) -> None:
-        """Disconnects after four bytes, and then sends a range that was not requested."""
+        """Disconnects after four bytes. Answers a request for the rest with the first four bytes."""
         self.send_lie("bytes 0-3/8")
 
     def on_another(self) -> None:
-        """Disconnects after four bytes, and continues with a range of a text of another length."""
+        """Disconnects after four of eight bytes. Answers a request for the rest with bytes of a text of nine bytes."""
         self.send_lie("bytes 4-7/9")
 
     def send_lie(self, content: str) -> None:
@@ -101,7 +101,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def on_weak(self) -> None:
-        """Disconnects the first time; its weak ETag identifies equivalent texts, not equal bytes."""
+        """Disconnects after 1000 bytes the first time. The ETag is weak: it does not promise the same bytes again."""
         first = Stranger.asked.count("/weak") == 1
         self.send(200, BYTES[:1000] if first else BYTES, len(BYTES), ETag='W/"one"')
 
@@ -115,7 +115,7 @@ class Stranger(BaseHTTPRequestHandler):
                 time.sleep(0.05)
 
     def on_headers(self) -> None:
-        """Sends 90 headers, one every 50 ms, without ending them."""
+        """Sends 90 headers, one every 50 ms, without the empty line that ends headers."""
         with contextlib.suppress(OSError):
             self.wfile.write(b"HTTP/1.1 200 OK\r\n")
             for _ in range(90):

@@ -1,7 +1,7 @@
-"""Small tokenizer.json documents in the layouts of published models.
+"""Small tokenizer.json documents with the layouts of published models.
 
-Each has a few hundred tokens. Except for the vocabulary, a layout (normalizer, pre-tokenizer, post-processor, decoder,
-flags of the model) equals that of the published file.
+Each document has a few hundred tokens. Its layout (normalizer, pre-tokenizer, post-processor, decoder, flags of the
+model) equals that of the published file.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ _BYTE_LEVEL: Document = {"type": "ByteLevel", "add_prefix_space": False, "trim_o
 
 
 def _by_bytes(special: list[str], first: bool = False, pairs: bool = False) -> tuple[dict[str, int], list[Any]]:
-    """Returns a byte-level vocabulary and its merges, as texts or as pairs.
+    """Returns a byte-level vocabulary and its merges.
 
-    The vocabulary begins with the special tokens if `first`, and otherwise does not contain them.
+    The vocabulary begins with the special tokens if `first`, and otherwise does not contain them. A merge is a list of
+    two tokens if `pairs`, and otherwise a text such as "t h".
     """
     names = [*special, *LETTER_BYTE] if first else list(LETTER_BYTE)
     merges = [*_PAIRS, "Ġ the", "Ġ be"]
@@ -94,7 +95,7 @@ def _smollm() -> Document:
 
 
 def _every_pair(vocab: dict[str, int], merges: list[Any]) -> list[Any]:
-    """Returns all pairs of tokens that make the tokens of `merges`, as in files converted from tiktoken's."""
+    """Returns all pairs of tokens that together give a token of `merges`, as in files converted from tiktoken."""
     wholes = dict.fromkeys("".join(pair) for pair in merges)
     splits = [(whole[:i], whole[i:]) for whole in wholes for i in range(1, len(whole))]
     return [[left, right] for left, right in splits if left in vocab and right in vocab]
@@ -129,7 +130,7 @@ def _nemo() -> Document:
     return _whole(model, added, pre_tokenizer=steps, post_processor=_template({"<s>": 1}), decoder=_BYTE_LEVEL)
 
 
-# Converted from SentencePiece
+# Layouts of tokenizers that were converted from SentencePiece
 
 
 def _by_pieces() -> tuple[dict[str, int], list[str]]:
@@ -170,7 +171,7 @@ def _phi3() -> Document:
     added = [_added(name, i, **flags) for i, (name, flags) in enumerate(rows)]
     added += [_added(name, 400 + i, rstrip=True) for i, name in enumerate(("<|assistant|>", "<|end|>"))]
     document = _spm(added, normalizer=_PREPEND)
-    for about in added[3:]:  # the ids that follow the vocabulary
+    for about in added[3:]:  # the ids from 400 become ids that follow the vocabulary
         about["id"] += len(document["model"]["vocab"]) - 400
     return document
 
@@ -184,22 +185,26 @@ def _gemma() -> Document:
 
 
 LAYOUTS: dict[str, Any] = {
-    "gpt2": _gpt2,  # Phi 1 and 2 too
+    "gpt2": _gpt2,  # also of Phi 1 and 2
     "neox": _neox,
     "smollm": _smollm,
-    "llama3": _llama3,  # SmolLM3 too
-    "llama3-trained": lambda: _llama3(every=False),  # another BPE with Llama 3's split
+    "llama3": _llama3,  # also of SmolLM3
+    "llama3-trained": lambda: _llama3(every=False),  # the merges of BPE training, not all pairs as from tiktoken
     "qwen2": _qwen2,
     "nemo": _nemo,
-    "tinyllama": lambda: _spm(normalizer=_PREPEND),  # Llama 1 and 2, Mistral 7B too
-    "llama2": lambda: _spm(pre_tokenizer=_metaspace("first")),  # as later transformers convert it; Mistral 7B 0.3
+    "tinyllama": lambda: _spm(normalizer=_PREPEND),  # also of Llama 1 and 2, and Mistral 7B
+    # Llama 2 as converted by later versions of transformers; also Mistral 7B 0.3
+    "llama2": lambda: _spm(pre_tokenizer=_metaspace("first")),
     "phi3": _phi3,
     "gemma": _gemma,
 }
 
 
 def trained(name: str, corpus: list[str], size: int = 3000) -> Document:
-    """Returns a document whose merges were learned from unsplit texts, so that they cross the layout's splits."""
+    """Returns a document of the layout `name` whose merges were learned from `corpus`, without splitting into words.
+
+    Some merges therefore join characters that the layout's pre-tokenizer separates.
+    """
     document = layout(name)
     by_bytes = not document["model"]["byte_fallback"]
     learner = tokenizers.Tokenizer(tokenizers.models.BPE())

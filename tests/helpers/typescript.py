@@ -1,4 +1,4 @@
-"""Runs TypeScript of the page in Node, bundled as Vite bundles it."""
+"""Runs TypeScript of the page in Node, after bundling it with Rolldown, as Vite does."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _PRINT = "process.stdout.write(JSON.stringify(await main(given)));\n"
 
 
 def run_typescript(folder: Path, body: str, given: Any) -> Any:
-    """Calls the function `main` of `body` with `given` (JSON); returns its result, or what its promise resolves to.
+    """Runs TypeScript source that defines a function `main`; returns what `main(given)` returns or resolves to.
 
-    `body` imports modules of the page as `page/<path>`. `folder` holds the bundle.
+    `body` is the source. It imports modules of the page as `page/<path>`. `given` and the result are JSON values. The
+    bundle is written to `folder`.
     """
     node = shutil.which("node")
     if not node or not BUNDLER.exists():
@@ -35,7 +36,7 @@ def run_typescript(folder: Path, body: str, given: Any) -> Any:
 
 @cache
 def _bundled(body: str) -> str:
-    """Returns a program that calls `body`'s main, bundled once for all tests that use it."""
+    """Returns a bundled program that calls the function `main` of `body`. Tests with the same `body` share it."""
     with TemporaryDirectory(prefix="glgpt-bundle-") as folder:
         entry, bundle = Path(folder, "main.ts"), Path(folder, "main.mjs")
         entry.write_text(_MAIN.format(body=body.replace("page/", f"{VIEWER / 'src'}/")) + _PRINT, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Compares storage formats on a shape with random weights: loading, then decode and prefill in alternating runs.
+"""Compares the times of storage formats with random weights: loading, then decode and prefill in alternating runs.
 
 python tests/inference/measure_formats.py [--formats f32,f16,q8,q4] [--shape "GPT-2 124M"] [--rounds 9]
     [--device software]
@@ -23,11 +23,11 @@ from glgpt.inference.sampling import Sampler
 from glgpt.page.player.shapes import common_shapes
 from glgpt.tuning.kernel_selection import DeviceSettings
 
-PLAYS = 4  # consecutive tokens
+PLAYS = 4  # number of tokens that one timed call decodes
 
 
 def works(model: LanguageModel) -> dict[str, Callable[[], None]]:
-    """Returns the measured calls of a model: each decodes `PLAYS` tokens or prefills one prompt."""
+    """Returns the calls to time, by name: each decodes `PLAYS` tokens or prefills one prompt."""
     player, vocab = model.player, model.config.vocab_size
 
     def decode(pos: int, sampler: Sampler | None) -> None:
@@ -82,7 +82,7 @@ def main() -> None:
                 wall, cpu = time.perf_counter(), time.process_time()
                 work[name][what]()
                 model.player.finish()
-                if i:  # the first round compiles
+                if i:  # the first round also compiles shaders and is not counted
                     times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
         plays = 1 if what.startswith("prefill") else PLAYS
         base = np.array(next(iter(times.values())))

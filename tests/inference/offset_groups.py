@@ -3,7 +3,8 @@
 python tests/inference/offset_groups.py FOLDER OUT
 
 If the weights of a checkpoint were already rounded in blocks of 32, as in a GGUF file, rounding the same blocks again
-loses nothing. In the rotated checkpoint q8 and q4 have other groups, so that it shows what rounding costs.
+loses nothing. In the rotated checkpoint, each group of q8 and q4 holds halves of two such blocks, so that rounding
+changes the weights and its cost can be measured.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ PLACES = 16
 
 
 def rotated(name: str, weight: NDArray[Any], head: int) -> NDArray[Any]:
-    """Returns a tensor with the residual stream, the MLP's hidden layer and the values of each head rotated."""
+    """Returns a weight, rotated along the axes of the residual stream, the MLP's hidden layer and each head's values.
+
+    The rows of the query, key, embedding and output weights keep their places.
+    """
     for axis in range(weight.ndim):
         output = axis == 0 and weight.ndim == 2
         if output and ("q_proj" in name or "k_proj" in name or "embed_tokens" in name or "lm_head" in name):

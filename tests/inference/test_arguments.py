@@ -1,4 +1,4 @@
-"""Tests that the Python API refuses arguments of wrong types and values in one line, and the model stays usable."""
+"""Tests that the Python API refuses wrong arguments with an error of one line, and that the model still works then."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def model() -> Iterator[LanguageModel]:
 
 
 def refused(label: object, ask: Callable[[], object]) -> str:
-    """Returns the message of the error that a call raises."""
+    """Returns the message of the error that a call raises. Fails if it raises none or the message has two lines."""
     with pytest.raises(GlgptError) as raised:
         pytest.fail(f"{label} answered {ask()!r}")
     assert "\n" not in str(raised.value)
@@ -132,7 +132,7 @@ def test_hot_temperatures_leave_the_model_usable(model: LanguageModel) -> None:
 
 
 def test_ids_and_names_of_another_type_are_refused(model: LanguageModel) -> None:
-    """Regression: these raised a TypeError from inside glgpt."""
+    """Regression: ids and names of a wrong type raised a TypeError from inside glgpt."""
     with pytest.raises(ArgumentError, match=r"^'abc' is text where token ids are expected"):
         model.decode("abc")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"^id None at position 1 is not an integer$"):

@@ -1,4 +1,4 @@
-"""Tests several texts at once: each gives the same result as alone, whichever other texts are in the batch."""
+"""Tests batches of texts: each text has the same result as alone, whichever other texts are in the batch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def together(
     return [(run.ids, run.stats.stopped) for run in runs]
 
 
-FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # other goldens take as long and compile more shaders
+FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the other goldens compile more shaders: `soak`
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_each_golden_continues_as_it_does_alone(goldens: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["dhead2-gelu", "llama-grouped"])
 def test_halves_continue_as_they_do_alone(goldens: Path, name: str) -> None:
-    """Fails if a row gets wrong sums: with f16 weights, a fragment computes at most four of a batch's eight rows."""
+    """Fails if rows get wrong sums with f16 weights, where a fragment computes only four of a batch's eight rows."""
     with load(goldens / name, "f16") as model:
         prompts = prompts_for(model, 9)
         assert together(model, prompts, 5, temperature=0) == alone(model, prompts, 5, temperature=0)
@@ -137,12 +137,12 @@ def test_idle_texts_make_room(goldens: Path) -> None:
         height, ids = len(decoder._heap.uses), prompts_for(model, 2)[0][:40]
         texts = [decoder.begin(ids, [Sampler(SamplingOptions(temperature=0))], [0])[0][0] for _ in range(height // 16)]
         assert any(not text.rows for text in texts) and texts[-1].rows
-        decoder.append(texts[:1], [0])  # is prefilled again
+        decoder.append(texts[:1], [0])  # the first text, which lost its rows, is prefilled again
         within(decoder.logits()[0], model.logits([*ids, 0])[-1], ATOL, RTOL)
 
 
 def test_abandoned_batches_make_room(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if prompts run one after another because batches that are no longer read still hold rows."""
+    """Fails if prompts run one after another because abandoned batches still hold rows of the shared caches."""
     with load(goldens / "dhead2-gelu") as model:
         prompts = [[i % model.config.vocab_size for i in range(first, first + 20)] for first in range(8)]
         wanted, sizes, step = alone(model, prompts, 8, eos=False, **SAMPLED), list[int](), BatchDecoder.step
@@ -180,7 +180,7 @@ def test_interleaved_generations_and_batches_keep_apart(goldens: Path) -> None:
 
 @pytest.mark.parametrize("where", ["_send", "best"])
 def test_texts_are_the_same_after_an_interrupt(goldens: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """Fails if Ctrl-C during a step leaves a text with a row or a token too many."""
+    """Fails if Ctrl-C during a step leaves a text with an extra token or an extra row of the caches."""
     with load(goldens / "dhead2-gelu") as model:
         prompts = [ids[:9] for ids in prompts_for(model, 3)]
         wanted = alone(model, prompts, 8, **SAMPLED)
@@ -220,7 +220,7 @@ def test_constrained_texts_match_after_an_interrupt(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_long_prompt_is_read_between_the_steps_of_other_texts(tmp_path: Path) -> None:
-    """Regression: a long prompt stopped all other texts, and was read to its end even if its client had left."""
+    """Regression: prefilling a long prompt delayed all other texts, and continued even if the text was cancelled."""
     with LanguageModel.from_pretrained(chat_llama(tmp_path / "a.gguf", context=1024), device="software") as model:
         rng, (decoder, batch) = np.random.default_rng(0), model.decoders or pytest.fail("split")
         ids = [rng.integers(0, model.config.vocab_size, n).tolist() for n in (900, 5)]
@@ -316,7 +316,8 @@ def test_a_text_continues_without_guesses_where_memory_ends(tmp_path: Path, monk
         assert shared.nbytes and model.context == 256
         assert list(model.generate_ids([5] * 300, 4, temperature=0, eos=False)) == other and model.context == 512
         assert found + list(running) == wanted
-        assert (running.stats.prefill_tokens, running.stats.decode_tokens) == (3, 98)  # its caches were filled twice
+        # Of the 100 tokens, two came from prefills, since the caches were filled twice.
+        assert (running.stats.prefill_tokens, running.stats.decode_tokens) == (3, 98)
         shared.most = None  # as if memory sufficed
         assert list(model.generate_ids([1, 2, 3], 100, **sampled)) == wanted and shared.nbytes
 
@@ -333,7 +334,7 @@ def test_a_heap_gives_rows_below_each_other() -> None:
 
 
 def test_a_heap_leaves_no_gaps() -> None:
-    """Fails if a search from the end skips the first free rows, or rejected guesses leave free rows between others."""
+    """Fails if a search that starts at the end misses free rows at the start, or the rows of rejected guesses."""
     heap = Heap(16)
     assert [heap.take(4, 3) for _ in range(5)] == [0, 3, 6, 9, 12]
     heap.release(range(12))
@@ -351,7 +352,7 @@ def test_a_text_is_itself() -> None:
 
 @pytest.mark.parametrize("name", ["dhead3-relu", "llama-grouped", "one-f16"])
 def test_logits_of_several_prompts_are_theirs(goldens: Path, name: str) -> None:
-    """Fails if a shorter prompt reads its padding, or another prompt's ids."""
+    """Fails if a prompt's logits depend on its padding or on the ids of other prompts."""
     with load(goldens / name) as model:
         prompts = prompts_for(model, 5)
         found = model.logits_batch(prompts)
@@ -359,16 +360,19 @@ def test_logits_of_several_prompts_are_theirs(goldens: Path, name: str) -> None:
             within(logits, model.logits(ids), ATOL, RTOL)
         changed = [[(i + 1) % model.config.vocab_size for i in ids] for ids in prompts]
         again = model.logits_batch([prompts[0], *changed[1:]])
-        assert np.array_equal(again[0], found[0])  # whatever else is in the batch
+        assert np.array_equal(again[0], found[0])
         assert model.logits_batch([]) == []
 
 
 def test_values_of_a_token_that_the_text_lacks_may_overflow(goldens: Path, tmp_path: Path) -> None:
-    """Fails if texts are padded with another token: attention multiplies its values by 0, and infinity by 0 is NaN."""
+    """Fails if a text is padded with a token that it lacks and whose values overflow.
+
+    Attention multiplies the values of padding by 0, and infinity times 0 is NaN.
+    """
     folder, prompt = shutil.copytree(goldens / "llama-grouped", tmp_path / "model"), [3, 4, 5, 6, 7]
     for path in folder.glob("*.safetensors"):
         weights = load_file(path)
-        for name, matrix in weights.items():  # the first column of the residual stream is 0, except after token 0
+        for name, matrix in weights.items():  # the first column of the residual stream is 0, except for token 0
             if name.endswith("embed_tokens.weight"):
                 matrix[:, 0] = 0
                 matrix[0] = np.eye(1, matrix.shape[1])
@@ -388,7 +392,7 @@ def test_values_of_a_token_that_the_text_lacks_may_overflow(goldens: Path, tmp_p
 
 @pytest.mark.parametrize("name", ["dhead2-gelu", "llama3-untied"])
 def test_losses_are_those_of_the_logits(goldens: Path, name: str) -> None:
-    """Fails if a token's loss is taken from another row of logits, or padding counts."""
+    """Fails if a token's loss is computed from another position's logits, or padding has a loss."""
     with load(goldens / name) as model:
         texts = [ids for ids in prompts_for(model, 6) if len(ids) > 1]
         for ids, losses in zip(texts, model.losses(texts), strict=True):
@@ -418,7 +422,7 @@ def test_losses_are_the_same_between_other_calls(goldens: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
-    """Fails if a guessed token's logits differ from a separate step's, or a wrong guess stays in the caches."""
+    """Fails if a guessed token has other logits than in a step of its own, or a wrong guess stays in the caches."""
     seen = []
     always = lookup.Speculation.checked_step
 

@@ -50,7 +50,7 @@ def decoding(config: ModelConfig, kernel: Kernel, dtype: WeightFormats) -> Progr
 def decoded(
     device: Device, config: ModelConfig, kernel: Kernel, dtype: WeightFormats, times: int = 1
 ) -> list[np.ndarray]:
-    """Returns the logits of the same tokens, decoded `times` times on one player."""
+    """Returns the logits of `TOKENS` positions for each run. A player decodes the same tokens `times` times."""
     options = replace(DeviceSettings(device="software").open()[1].options, fetch="texelFetch")
     found = []
     checkpoint: Any = RandomCheckpoint(config)
@@ -83,7 +83,7 @@ def test_blending_decodes_like_partial_sums(name: str, dtype: str, kernel: Kerne
 @KINDS
 @pytest.mark.parametrize("wide", ["q8", "f16"])
 def test_layers_of_different_types_are_blended(wide: str, kernel: Kernel, device: Device) -> None:
-    """Fails if q, k and v, gate and up, or o and down must have one storage type; files may mix types."""
+    """Fails if blending requires q, k and v to have the same storage type, or gate and up, or o and down."""
     config = CONFIGS["llama"]
     narrow = ("q_proj", "v_proj", "gate_proj", "o_proj")
     names = {p.name: wide if p.product else "f32" for p in config.parameters.values()}
@@ -92,7 +92,7 @@ def test_layers_of_different_types_are_blended(wide: str, kernel: Kernel, device
     (plain,), (blended,) = (decoded(device, config, k, formats) for k in (PLAIN, kernel))
     assert np.abs(blended - plain).max() < 3e-6 * np.abs(plain).max()
     passes = decoding(config, kernel, formats).entries["decode"].passes
-    assert len(passes) == 6 + 2 * (7 + 2) and any(p.slices for p in passes)  # two more: gate and up each have a pass
+    assert len(passes) == 6 + 2 * (7 + 2) and any(p.slices for p in passes)  # two more per block: mlp.up and mlp.act
 
 
 @KINDS
@@ -150,7 +150,7 @@ def test_a_driver_with_one_derivative_for_a_quad_adds_no_pairs(device: Device, m
     """Fails if pairs of pixels are used on a driver that gives both columns of a quad the same derivative."""
     options = DeviceSettings(device="software").open()[1].options
     compiled = Device.compile
-    # Imitates coarse derivatives: both columns of a quad get the difference of the left one.
+    # Imitates coarse derivatives: both columns of a quad get the vertical difference of the left column.
     coarse = """
 vec4 coarse(vec4 v) {
   bool left = (int(gl_FragCoord.x) & 1) == 0;

@@ -1,4 +1,4 @@
-"""Tests capturing activations: its memory, and what it refuses."""
+"""Tests captured activations and their memory, and models at the limits of a device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDS = [3, 1, 4, 1, 5, 9, 2, 6] * 4  # two chunks of 16
 
 
 def test_a_short_prompt_is_one_chunk() -> None:
-    """Fails if five tokens run one by one, with all product passes for each, and give five raw textures of one row."""
+    """Fails if five tokens run one at a time, which takes more passes and gives five raw textures of one row each."""
     assert [c.size for c in plan(5, 256, (256, 64, 16, 1), ONE_CAPTURED)] == [16]
     assert [c.size for c in plan(20, 256, (256, 64, 16, 1), ONE_CAPTURED)] == [16, 16]
     assert [c.size for c in plan(10, 10, (1,), ONE_CAPTURED)] == [1] * 10
@@ -30,7 +30,7 @@ def test_a_short_prompt_is_one_chunk() -> None:
 
 @pytest.mark.slow
 def test_looking_inside_keeps_to_the_memory(goldens: Path) -> None:
-    """Fails if `--max-texture-memory` limits loading only, and a capture exceeds it."""
+    """Fails if a capture takes more than `--max-texture-memory`, or prevents generating text when it does not fit."""
     names = ["h.0.attn.pattern", "h.2.mlp.act"]
     with LanguageModel.from_pretrained(goldens / "inverse-layer-f16", device=DEVICE) as model:
         expected, own = model.run_with_cache(IDS * 2, names), model.player.program.nbytes()

@@ -44,7 +44,7 @@ def test_nothing_to_plan() -> None:
         (15, 1, 4096, (1,)),
         (70, 5, 4096, (64, 16, 1)),
         (1024, 12, 4096, (256, 64, 16, 1)),
-        (1024, 12, 512, (64, 16, 1)),  # score rows of 256 tokens would be too tall
+        (1024, 12, 512, (64, 16, 1)),  # 12 heads x 256 tokens: too many rows of scores for a texture
         (1024, 12, 40, (1,)),
     ],
 )

@@ -49,7 +49,7 @@ PERSON = {
 
 @pytest.fixture
 def model(tmp_path: Path) -> Iterator[LanguageModel]:
-    """Yields a llama of random weights."""
+    """Yields a Llama with random weights."""
     path = chat_llama(tmp_path / "model.gguf", context=512)
     with LanguageModel.from_pretrained(path, device="software") as model:
         yield model
@@ -63,7 +63,7 @@ class Fixed:
 
 
 class TestDraws:
-    """Compares the masked sampling entries of the device with the definition in float64."""
+    """Compares the device's draws among allowed tokens with their probabilities in float64."""
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ class TestDraws:
 
 @pytest.mark.slow
 def test_a_text_depends_neither_on_others_nor_on_interruptions(model: LanguageModel) -> None:
-    """Fails if another token's mask is used, or a text depends on other generations that run at the same time."""
+    """Fails if a token is drawn with the mask of another step, or a text depends on concurrent generations."""
     for sampling in SETTINGS:
         check_text(model, sampling)
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_used_is_refused(model: LanguageModel) -> None:
 
 
 def test_what_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a constraint compiles for minutes, or no process compiles the next constraint."""
+    """Fails if a constraint compiles for minutes, or if the next constraint cannot be compiled after a timeout."""
     monkeypatch.setattr(LimitedProcess, "timeout_s", 2.0)
     with pytest.raises(ConstraintError, match=r"takes more than 10 s .*; simplify it"):
         check_grammar(Constraint.json_schema(ENDLESS))
@@ -191,7 +191,7 @@ def test_what_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_why_a_constraint_was_not_compiled_is_reported_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a process that cannot start, or that fails, is reported as a limit or makes later checks fail."""
+    """Fails if a failure of the compiling process is reported as a timeout, or makes later checks fail."""
     checks, constraint = grammar._Checks(), Constraint.regex("a{1,7}")
     for name, value, said in (
         ("sys.executable", "/nothing/python", "its process cannot start: .*/nothing/python"),
@@ -243,7 +243,7 @@ def test_a_bias_may_forbid_what_the_constraint_allows_first(model: LanguageModel
 
 
 def test_a_text_without_a_possible_token_ends_alone(model: LanguageModel) -> None:
-    """Fails if a forbidden token is drawn, or the error of a text's first token ends the other texts."""
+    """Fails if a forbidden token is drawn, or if an error at the first token of a text ends the other texts."""
     never: dict[str, Any] = {"constraint": Constraint.choice(["yes"]), "logit_bias": {model.encode("y")[0]: -np.inf}}
     options = [{"seed": 1}, *({"temperature": t, "seed": 1, **never} for t in (0, 1))]
     rows = [Row(model.encode("a"), model.sampler(SamplingOptions(**own)), 4) for own in options]

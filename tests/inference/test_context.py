@@ -1,4 +1,4 @@
-"""Tests the number of positions of caches: the default, a given number, growing, and the option of each command."""
+"""Tests the number of positions of the KV caches: its default, its growth, and the option `--context`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_model_of_131072_positions_runs(goldens: Path, tmp_path: Path, capsys:
 @pytest.mark.parametrize("name", ["inverse-layer-f16", "llama3-untied"])  # learned and rotary positions
 @pytest.mark.usefixtures("short_default")
 def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Fails if a longer prompt is refused, the text differs, or the weights are uploaded again."""
+    """Fails if a prompt beyond the context is refused, or if growing changes a text or uploads the weights again."""
     with load(goldens / name, context=32) as model:
         wanted, logits = greedy(model, IDS, 12), model.logits(IDS)
         short = greedy(model, IDS[:3], 12)
@@ -108,7 +108,10 @@ def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog
 
 @pytest.mark.usefixtures("short_default")
 def test_a_context_that_cannot_grow_stays(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the model assumes larger caches than it has after growing fails in another thread or is interrupted."""
+    """Fails if the model assumes larger caches than it has.
+
+    Before that, growing the context has failed in another thread and has been interrupted.
+    """
     with load(goldens / "inverse-layer-f16", context=32) as model:
         wanted = greedy(model, IDS, 12)
     with load(goldens / "inverse-layer-f16") as model:

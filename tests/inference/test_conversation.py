@@ -27,7 +27,7 @@ GREEDY: dict[str, Any] = {"temperature": 0}
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[..., LanguageModel]]:
-    """Yields a function that opens a model with a template."""
+    """Yields a function that opens a model with a chat template."""
     models: list[LanguageModel] = []
 
     def opened(template: str = CHATML, context: int | None = None) -> LanguageModel:
@@ -177,7 +177,7 @@ def test_an_answer_to_earlier_messages_is_not_added(opened: Callable[..., Langua
 def test_an_answer_that_cannot_begin_changes_nothing(
     opened: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """Fails if a question without an answer stays, or the answer to be replaced is lost."""
+    """Fails if, after the error, an unanswered question stays or the answer to regenerate is lost."""
     conversation = Conversation(opened(), tokens=4, **GREEDY)
     "".join(conversation.send("hello"))
     before = list(conversation.messages)
@@ -221,7 +221,7 @@ def test_an_answer_ends_where_the_context_does(opened: Callable[..., LanguageMod
 
 
 def test_an_answer_ends_where_the_memory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if an answer that needs more memory than allowed drops the system message without a notice."""
+    """Fails if an answer drops earlier tokens without a notice when memory does not suffice for a longer context."""
     monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
     path = chat_llama(tmp_path / "model.gguf")
     with LanguageModel.from_pretrained(path, device="software") as model:
@@ -235,7 +235,7 @@ def test_an_answer_ends_where_the_memory_does(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_conversation_continues_where_the_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a message is refused instead of leaving out turns when memory does not suffice for a longer context."""
+    """Fails if a message is refused, and not earlier turns dropped, when memory does not suffice for more context."""
     monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
     path = chat_llama(tmp_path / "model.gguf")
     with LanguageModel.from_pretrained(path, device="software") as model:
@@ -288,7 +288,7 @@ def test_a_message_to_a_closed_model_is_refused(opened: Callable[..., LanguageMo
 
 
 def test_an_answer_at_the_border_of_the_context_is_read_ahead(opened: Callable[..., LanguageModel]) -> None:
-    """Fails if chunks are planned for tokens after the last border: these tokens do not fit the context."""
+    """Fails if chunks are planned for the two tokens after the prompt's last border, which exceed the context."""
     model = opened()
     prompt = ChatPrompt([1] * (model.context + 2), (9, model.context))
     assert model.read_ahead(prompt) == model.context

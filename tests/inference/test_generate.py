@@ -22,7 +22,7 @@ from glgpt.inference.sampling import Sampler
 from glgpt.text.tokenizer import Tokenizer, load_tokenizer
 
 PROMPT = "ROMEO:\nIs it"
-GREEDY = (  # from transformers
+GREEDY = (  # the text that transformers generates after PROMPT
     " not so, and I'll be soon,\nAnd I will not be soon, and I'll be soon,\nAnd I will not be soon, I will not be so."
     "\n\nROMEO:\nI will not be gone.\n\nROMEO:\nI will not"
 )
@@ -130,7 +130,7 @@ SETTINGS = ({"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.6}, {"top_k": 9, "to
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_token_is_drawn_from_the_logits_behind_the_text(settings: dict[str, Any], model: LanguageModel) -> None:
-    """Fails if a token computed ahead is wrong, or is used where the device could not decide (top-k 900)."""
+    """Fails if a token that the device draws ahead is wrong, or is used although the host must draw it (top-k 900)."""
     ids, sampler = [199] * 5, Sampler(SamplingOptions(**{"temperature": 1.0} | settings, seed=8))
     drawn = list(model.generate_ids(ids, 7, seed=8, **settings))
     rows = model.logits([*ids, *drawn])[len(ids) - 1 : -1]
@@ -157,7 +157,7 @@ def test_interleaved_generations_keep_their_own_figures(model: LanguageModel) ->
 
 
 def test_a_greedy_generation_that_is_left_leaves_nothing_to_the_next(model: LanguageModel) -> None:
-    """Fails if an abandoned generation's token in flight reaches the next generation or its caches."""
+    """Fails if the token computed ahead for an abandoned generation reaches the next generation or its caches."""
     wanted = {n: list(model.generate_ids([199] * n, 4, temperature=0)) for n in (5, 9)}
     left, other = model.generate_ids([199] * 5, 4, temperature=0), model.generate_ids([199] * 9, 4, temperature=0)
     got = {5: [next(left)], 9: [next(other)]}
@@ -177,7 +177,7 @@ def test_two_greedy_tokens_take_as_long_as_they_take(model: LanguageModel) -> No
         return float(generation.figures()["decode_tokens_per_s"])
 
     for tokens in (2, 3):
-        tries = ((speed(9), speed(tokens, temperature=0)) for _ in range(5))  # other work may slow down any of them
+        tries = ((speed(9), speed(tokens, temperature=0)) for _ in range(5))  # other processes may slow down some
         assert any(quick < 5 * slow for slow, quick in tries)
 
 

@@ -1,4 +1,4 @@
-"""Tests caches of 16-bit floats: their memory, their rounding, and when they are the default."""
+"""Tests KV caches of 16-bit floats: their memory, their rounding, and when they are the default."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def load(folder: Path, **options: Any) -> LanguageModel:
 def test_half_caches_take_half_the_memory_and_round_keys_and_values(folder: Path, tmp_path: Path) -> None:
     """Fails if the option has no effect, if anything else is rounded, or if a saved cache is read in another format."""
     with load(folder) as whole, load(folder, cache_dtype="f16") as half:
-        numbers = CONFIG.n_layer * CONFIG.n_positions * CONFIG.n_embd  # numbers in the keys; the values have as many
+        numbers = CONFIG.n_layer * CONFIG.n_positions * CONFIG.n_embd  # of keys; there are as many of values
         saved = whole.texture_bytes - half.texture_bytes
-        assert saved == 2 * (2 * numbers + CONFIG.n_positions * CONFIG.n_embd)  # layers share one texture of queries
+        # Two bytes are saved for each number of keys, values and queries. All layers share one texture of queries.
+        assert saved == 2 * (2 * numbers + CONFIG.n_positions * CONFIG.n_embd)
         (exact, wanted), (found, rounded) = (m.run_with_cache(IDS, NAMES) for m in (whole, half))
         keys = wanted["h.0.attn.k"].astype(np.float16).astype(np.float32)
         np.testing.assert_allclose(rounded["h.0.attn.k"], keys, rtol=2**-10)  # a driver may round to either side

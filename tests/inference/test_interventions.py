@@ -1,4 +1,4 @@
-"""Tests interventions on every kind of activation, in captures and generations, and the programs of a sweep."""
+"""Tests interventions on every kind of activation, in captures and generations, and that a sweep plays one program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def model(goldens: Path, request: pytest.FixtureRequest) -> Iterator[LanguageMod
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Returns a list with a line for each recorded program and each compiled shader."""
+    """Returns a list that gets an item, a function's name, for each recorded program and each compiled shader."""
     seen: list[str] = []
 
     def watch(owner: Any, name: str) -> None:
@@ -86,7 +86,7 @@ def test_scores_are_scaled_before_the_softmax(model: LanguageModel) -> None:
 
 
 def test_scores_before_a_window_stay_masked(goldens: Path, tmp_path: Path) -> None:
-    """Fails if an edit of scores makes tokens attend to keys before their window, or a patch may not contain -inf."""
+    """Fails if an edit of scores makes tokens attend to keys before their window, or a patch with -inf is refused."""
     folder = shutil.copytree(goldens / "llama-grouped", tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "mistral", "sliding_window": 5}))
@@ -106,7 +106,7 @@ def test_scores_before_a_window_stay_masked(goldens: Path, tmp_path: Path) -> No
 
 
 def test_edits_of_one_activation_follow_each_other(model: LanguageModel) -> None:
-    """Fails if an edit replaces earlier ones, or positions and heads are mixed up."""
+    """Fails if an edit discards earlier edits of the activation, or changes other positions or heads."""
     rng, name = np.random.default_rng(1), "h.0.attn.z"
     heads, size = model.config.n_head, model.config.d_head
     values, direction = rng.normal(size=(4, heads * size)), rng.normal(size=heads * size)
@@ -149,7 +149,7 @@ def every_kind(model: LanguageModel) -> list[list[Intervention]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", mostly_soak(range(5), (0, 2)))
 def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> None:
-    """Fails if an edit applies only to a prompt's chunks, to a wrong position, or after the choice of a token."""
+    """Fails if an edit applies only to the prompt, to a wrong position, or after the next token was chosen."""
     interventions = every_kind(model)[case]
     text = list(IDS)
     for _ in range(6):
@@ -160,7 +160,7 @@ def test_a_generation_is_that_of_its_logits(model: LanguageModel, case: int) -> 
 
 
 def test_interleaved_generations_keep_their_edits(model: LanguageModel) -> None:
-    """Fails if a generation uses the values of another generation that plays the same program."""
+    """Fails if a generation uses the factor of another generation that plays the same program."""
     edits = [[Scale(f"h.{layer}.mlp", factor)] for layer, factor in ((0, -3.0), (1, 4.0), (1, -4.0))]
     how: dict[str, Any] = {"temperature": 0, "eos": False}
     alone = [list(model.generate_ids(IDS, 6, interventions=e, **how)) for e in edits]
@@ -170,7 +170,7 @@ def test_interleaved_generations_keep_their_edits(model: LanguageModel) -> None:
 
 
 def test_more_sets_of_interventions_than_are_retained_continue(model: LanguageModel) -> None:
-    """Fails if a new generation closes the program of one that is still running."""
+    """Fails if a new generation closes the program of a generation that is still running."""
     edits = [[Ablate("h.0.mlp")], [Ablate("h.0.attn")], [Attend("h.0.attn", "uniform")]]
     how: dict[str, Any] = {"temperature": 0, "eos": False}
     alone = [list(model.generate_ids(IDS, 4, interventions=e, **how)) for e in edits]
@@ -179,7 +179,7 @@ def test_more_sets_of_interventions_than_are_retained_continue(model: LanguageMo
 
 
 def test_close_releases_the_textures_of_open_generations(goldens: Path) -> None:
-    """Regression: `close` did not release a program that the model no longer retained but an open generation used."""
+    """Regression: `close` did not release a program that an open generation used and the model no longer retained."""
     with LanguageModel.from_pretrained(goldens / "dhead2-gelu", device="software") as model:
         edits = [[Ablate("h.0.mlp")], [Ablate("h.0.attn")], [Attend("h.0.attn", "uniform")]]
         running = [model.generate_ids(IDS, 4, interventions=e, temperature=0, eos=False) for e in edits]
@@ -207,7 +207,7 @@ def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
         for head in range(3):
             seen.add(logits(model, IDS, Ablate("h.1.attn", head=head)).tobytes())
         assert recorded.count("capture_program") == 2 and len(seen) == 2 * len(IDS) + 3
-        model.logits(IDS)  # this program is still in the cache
+        model.logits(IDS)  # plays the program without interventions, which the model still retains
         assert recorded.count("capture_program") == 2
         recorded.clear()
         for factor in (2.0, 3.0, -1.0):
@@ -216,7 +216,7 @@ def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
 
 
 def test_shaders_are_shared_by_their_text(goldens: Path, device: Device, recorded: list[str]) -> None:
-    """Fails if a second model of the same shape recompiles all shaders, or closing one deletes shaders of the other."""
+    """Fails if a second model of the same shape recompiles shaders, or loses them when the first model is closed."""
     with LanguageModel.from_pretrained(goldens / "wide", device=DEVICE) as model:
         wanted = list(model.generate_ids(IDS, 3, temperature=0))
         recorded.clear()

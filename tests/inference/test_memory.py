@@ -82,7 +82,7 @@ def test_looking_inside_again_and_again_takes_no_more(device: Device, goldens: P
 
 
 def test_a_model_beyond_the_given_memory_is_refused(device: Device, goldens: Path) -> None:
-    """Fails if the model is loaded before it is refused, and its memory is not released."""
+    """Fails if a refused model was already loaded and its textures are not released."""
     with load(goldens / "wide") as model:
         size = model.texture_bytes
     before = state(device)
@@ -99,7 +99,7 @@ def test_fifty_models_leave_nothing(device: Device, goldens: Path) -> None:
     before = state(device)
     for i in range(50):
         with load(goldens / "one-f16", ("f32", "f16")[i % 2], kernel="4x4", fetch="textureLod") as model:
-            assert len(list(model.generate_ids([3], 5, temperature=0))) == 5  # longer than its context of one
+            assert len(list(model.generate_ids([3], 5, temperature=0))) == 5  # its context has one position
             if i % 10 == 0:
                 model.logits([3])
     assert state(device) == before
@@ -173,7 +173,7 @@ def test_a_long_generation_takes_no_more(device: Device, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[Path]:
-    """Yields a folder of three quarters of GPT-2 124M with random weights: 380 MB, much more than the interpreter."""
+    """Yields a checkpoint of 380 MB, much more than the interpreter takes: a GPT-2 of nine layers, random weights."""
     config = GPT2Config(vocab_size=40000, n_layer=9)
     with tempfile.TemporaryDirectory() as folder:
         yield save_checkpoint(Path(folder), config, random_weights(config, spread=0.02))
@@ -182,7 +182,7 @@ def large() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", mostly_soak(["f32", "f16"], ("f16",)))
 def test_loading_holds_little_more_than_the_model(large: Path, dtype: str) -> None:
-    """Fails if loading takes more than 2.3 times the f32 size of the weights, as with a second copy of them."""
+    """Fails if loading takes more than 2.3 times the f32 size of the weights, as with one more copy of them."""
     size = (large / "model.safetensors").stat().st_size
     assert size >= 200e6
     run = subprocess.run([sys.executable, "-c", LOAD, large, dtype], capture_output=True, text=True, check=True)

@@ -97,7 +97,7 @@ def test_goldens_agree(goldens: Path, name: str) -> None:
     wanted = reference_of(goldens / name)
     with load(goldens / name) as model:
         agrees(model, wanted)
-        prompt = max(1, min(len(wanted["tokens"]) // 2, len(wanted["tokens"]) - 1))  # as in the goldens' script
+        prompt = max(1, min(len(wanted["tokens"]) // 2, len(wanted["tokens"]) - 1))  # as in tests/goldens/make.py
         ids = wanted["greedy"].tolist()
         assert greedy(model, ids[:prompt], len(ids) - prompt) == ids
 
@@ -137,9 +137,9 @@ def test_cached_decode_is_the_uncached_forward(tmp_path: Path, dtype: str) -> No
     with load(save_checkpoint(tmp_path, config, weights), dtype) as model:
         ids = [5, 60, 0]
         wanted = gpt2(config, weights, ids)["logits"]
-        near = HALF * size(wanted) if dtype == "f16" else 2e-5  # both are float32 and differ by rounding only
+        near = HALF * size(wanted) if dtype == "f16" else 2e-5  # in f32, the results differ only by rounding
         for n, token in enumerate(model.generate_ids(ids[:], 30, seed=1)):
-            text = [*ids, token] if 0 < n < 29 else ids  # the device has already decoded `token`
+            text = [*ids, token] if 0 < n < 29 else ids  # the first and last token are not decoded ahead
             within(row_of_logits(model), model.logits(text)[-1], near, where=f"after {len(text)} tokens")
             ids.append(token)
         wanted = gpt2(config, weights, ids[:-1])["logits"]
@@ -265,7 +265,7 @@ def test_prompts_that_cannot_be_run_are_refused(goldens: Path, ids: Any, message
 
 
 def overflowing(folder: Path, name: str, row: int | slice, value: float) -> Path:
-    """Writes a checkpoint in which one row of a parameter, or the whole parameter, has this value, up to its sign."""
+    """Writes a random checkpoint in which the weights in `row` of the parameter `name` are `value` or -`value`."""
     config = GPT2Config(vocab_size=40, n_positions=20, n_embd=8, n_layer=2, n_head=2, tie_word_embeddings=False)
     weights = random_weights(config)
     weights[name][row] = value * np.sign(weights[name][row])
@@ -312,7 +312,7 @@ def test_every_path_refuses_logits_that_are_not_finite(tmp_path: Path, fault: tu
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"seed": 3}, {"seed": 3, "top_p": 0.9}], ids=str)
 def test_tokens_before_an_overflow_are_given(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Fails if good tokens are lost because a bad token after them was computed ahead."""
+    """Fails if tokens are lost because a later token, whose logits overflow, was computed ahead."""
     folder, ids = overflowing(tmp_path, "wpe.weight", 6, 1e25), [1, 2, 3]
 
     def given(tokens: Iterator[int]) -> list[int]:
@@ -348,7 +348,7 @@ def test_logits_that_overflow_are_refused_and_can_be_looked_into(tmp_path: Path)
 @pytest.mark.soak
 @pytest.mark.slow
 def test_the_embedded_model_is_float64_to_rounding() -> None:
-    """Compares the default model at its full context: every activation, and every chunk size of a prompt."""
+    """Compares the embedded model at its full context: every activation, and prompts of all chunk sizes."""
     with load(None) as model, Checkpoint.open() as checkpoint:
         ids = model.encode(TEXT)[:256]
         assert len(ids) == 256
@@ -368,7 +368,7 @@ def test_the_embedded_model_is_float64_to_rounding() -> None:
 
 @pytest.mark.slow
 def test_halves_cost_the_embedded_model_little() -> None:
-    """Fails if half precision moves the distribution of the next token by more than 1e-4 nats."""
+    """Fails if the mean KL divergence of the next token's distribution in f16 from f32 is 1e-4 nats or more."""
     with load(None) as model, load(None, "f16") as half:
         ids = model.encode(TEXT)[:256]
         p, q = (m.logits(ids).astype(np.float64) for m in (model, half))

@@ -49,15 +49,15 @@ def both(folder: Path, dtype: str, scratch: Path, **options: Any) -> Iterator[tu
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the folder of a GPT-2 with random weights, each with several groups of rows."""
+    """Returns the folder of a GPT-2 with random weights. Each matrix has several groups of rows."""
     config = GPT2Config(vocab_size=400, n_positions=160, n_embd=192, n_layer=2, n_head=3)
     return save_checkpoint(tmp_path_factory.mktemp("wide"), config, random_weights(config, spread=0.02))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", mostly_soak(QUANTISED, ["q4"]))  # some of q4's weights are q8
+@pytest.mark.parametrize("dtype", mostly_soak(QUANTISED, ["q4"]))  # q4 also tests q8, in some of its weights
 def test_logits_are_those_of_the_same_weights_in_f32(wide: Path, tmp_path: Path, dtype: str) -> None:
-    """Fails if a kernel uses the wrong scale, or adds another rounding."""
+    """Fails if a kernel uses the wrong scale, or rounds the weights again."""
     ids = np.random.default_rng(0).integers(0, 400, 140).tolist()
     with both(wide, dtype, tmp_path) as (model, plain):
         within(model.logits(ids), plain.logits(ids), 2e-3)
@@ -73,7 +73,7 @@ def test_logits_are_those_of_the_same_weights_in_f32(wide: Path, tmp_path: Path,
 def test_a_long_prompt_on_a_gpu_has_the_same_logits(
     wide: Path, tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if integers decoded to f16 before a product end up in another layout."""
+    """Fails if a weight that is decoded to f16 before a product gets a layout that the product does not expect."""
     monkeypatch.setattr(network, "MANY_ROWS", 64)
     ids = np.random.default_rng(1).integers(0, 400, 140).tolist()
     with both(wide, dtype, tmp_path, kernel="4x8") as (model, plain):

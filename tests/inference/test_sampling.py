@@ -22,7 +22,7 @@ TEMPERATURES = st.sampled_from([0.1, 0.7, 1.0, 3.0])
 
 
 def expected(logits: list[float], temperature: float, top_k: int | None, top_p: float | None) -> NDArray[Any]:
-    """Returns the distribution by definition: the k best tokens, then the fewest best of these that reach top_p."""
+    """Returns the distribution by definition: of the k best tokens, the fewest whose probabilities reach top_p."""
     values = np.array(logits) / temperature
     weights = np.exp(values - values.max())
     order = sorted(range(len(logits)), key=lambda i: (-values[i], i))[:top_k]
@@ -53,7 +53,7 @@ def test_the_distribution_is_that_of_the_definition(
 
 @given(LOGITS, st.integers(0, 2**32))
 def test_a_token_beyond_top_k_is_never_chosen(logits: list[float], seed: int) -> None:
-    """Fails if an excluded token is chosen because the running sum was rounded."""
+    """Fails if rounding of the cumulative probabilities makes the sampler choose an excluded token."""
     row = np.array(logits, np.float32)
     best = np.sort(row)[::-1][:2]
     sampler = Sampler(SamplingOptions(temperature=1.5, top_k=2, top_p=None, seed=seed))
@@ -61,7 +61,7 @@ def test_a_token_beyond_top_k_is_never_chosen(logits: list[float], seed: int) ->
 
 
 def test_tokens_come_as_often_as_they_should() -> None:
-    """Fails if the drawn token is off by one, or the draw is not uniform."""
+    """Fails if the id of the drawn token is off by one, or the random numbers are not uniform."""
     p = np.array([0.5, 0.25, 0.125, 0.125])
     sampler = Sampler(SamplingOptions(seed=5))
     counts = np.bincount([sampler.choose(np.log(p), step) for step in range(8000)], minlength=4) / 8000
@@ -181,7 +181,7 @@ def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
     ):
         found = sampler.adjusted(logits, [])
         assert 1 not in [sampler.choose(found, step) for step in range(50)]
-        with pytest.raises(GlgptError, match="not finite"):  # a logit of the model, not the bias
+        with pytest.raises(GlgptError, match="not finite"):  # here, -inf is a logit of the model
             sampler.adjusted(np.float32([5, -np.inf, 1, 1]), [])
     with pytest.raises(GlgptError, match="forbids all 2 tokens"):
         SamplingOptions(logit_bias={0: -math.inf, 1: -math.inf}).check_vocabulary(2)
@@ -199,7 +199,7 @@ def test_penalty_and_bias_change_the_logits_as_defined() -> None:
 
 
 def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
-    """Compares greedy and drawn tokens, also beyond a full context, where dropped tokens lose their penalty."""
+    """Compares greedy and drawn tokens with the sampler's choices from the logits, up to a full context."""
     from glgpt.inference.model import LanguageModel
 
     with LanguageModel.from_pretrained() as model:
@@ -211,7 +211,7 @@ def test_a_generation_with_a_penalty_is_that_of_its_logits() -> None:
         ):
             found = list(model.generate_ids(given, 9, seed=3, **how))
             sampler, ids = Sampler(SamplingOptions(seed=3, **how)), list(given)
-            short = model.config.n_positions - len(ids)  # after these tokens, only the later half is read
+            short = model.config.n_positions - len(ids)  # after this many tokens, the context is full
             rows = model.logits([*ids, *found[:short]])[len(ids) - 1 :]
             for step, (token, row) in enumerate(zip(found, rows, strict=False)):
                 assert token == sampler.choose(sampler.adjusted(row, ids), step), (step, how)

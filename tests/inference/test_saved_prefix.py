@@ -1,4 +1,4 @@
-"""Tests the caches of a chat in a file: what is reused, and which files are refused."""
+"""Tests files with the KV caches of a chat: what a later process reuses, and which files are refused."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_p
             file.write_bytes(content)
             with pytest.raises(FileError, match=said):
                 model.load_cache(file)
-        assert model._decoder._kept  # type: ignore[union-attr]  # a refused file changes nothing
+        assert model._decoder._kept  # type: ignore[union-attr]  # the model has its caches still
     other_model = chat_llama(tmp_path / "other.gguf", context=256)
     file.write_bytes(data)
     with (
@@ -80,7 +80,7 @@ def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_p
 
 
 def test_the_context_grows_as_the_file_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a chat that outgrew the first context saves a file that the same model refuses."""
+    """Fails if a model refuses the file that it saved after its context had grown, or grows for a damaged file."""
     monkeypatch.setattr(context, "DEFAULT_CONTEXT", 64)
     path, file = chat_llama(tmp_path / "model.gguf"), tmp_path / "cache"
     with LanguageModel.from_pretrained(path, device="software") as model:
@@ -95,7 +95,7 @@ def test_the_context_grows_as_the_file_requires(tmp_path: Path, monkeypatch: pyt
         file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(FileError, match="damaged"):
             model.load_cache(file)
-        assert model.context == 64 and model._decoder._kept  # type: ignore[union-attr]  # changes nothing
+        assert model.context == 64 and model._decoder._kept  # type: ignore[union-attr]
         file.write_bytes(data)
         assert model.context == 64 < tokens == model.load_cache(file)
 
