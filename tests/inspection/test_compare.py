@@ -1,4 +1,4 @@
-"""Tests comparisons with references: their contents, what is measured, and where a difference is found."""
+"""Tests comparisons with references: the contents of a reference, and how differences are measured and located."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_another_greedy_continuation_exits_1(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_another_greedy_continuation_that_ties_is_within() -> None:
-    """Fails if rounding, which decides between two equally likely tokens, counts as an error."""
+    """Fails if another token counts as an error although rounding decides which of two tokens is more likely."""
     with LanguageModel.from_pretrained(WIDE) as model:
         ids = [1, 2, 3]
         logits = model.logits(ids)
@@ -98,7 +98,7 @@ def test_another_greedy_continuation_that_ties_is_within() -> None:
 
 
 def test_the_kl_divergence_has_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if rounded weights are judged by the errors of logits only, not by the distribution of the next token."""
+    """Fails if rounded weights are only checked by errors of logits, not also by the next token's distribution."""
     args = (WIDE, "--reference", WIDE / "reference.npz", "--dtype", "q8")
     code, out = run(capsys, *args)
     assert code == 0 and "mean KL 0.05): logits " in out.splitlines()[-1]
@@ -191,7 +191,7 @@ def test_a_reference_of_another_model_is_named(tmp_path: Path, capsys: pytest.Ca
 
 
 def broken(kind: str, folder: Path) -> Path:
-    """Writes a file that is not a valid reference, broken as `kind` names; returns its path."""
+    """Writes a file that is not a valid reference and returns its path. `kind` names what is wrong with the file."""
     path = folder / f"{kind}.npz"
     shutil.copy(WIDE / "reference.npz", path)
     data = bytearray(path.read_bytes())

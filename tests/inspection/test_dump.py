@@ -143,7 +143,7 @@ def test_what_the_model_lacks_is_refused(args: list[str], tmp_path: Path, capsys
 
 
 def test_keys_are_drawn_for_the_heads_that_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if keys of a model with grouped heads are drawn for each of the model's heads."""
+    """Fails if keys are drawn for each head of queries although several such heads share a head of keys."""
     monkeypatch.setattr(plots, "heat_map", lambda *_: None)
     progress: list[tuple[int, int]] = []
     with LanguageModel.from_pretrained(GROUPED) as model:

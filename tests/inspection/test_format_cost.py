@@ -26,7 +26,7 @@ CHANGES = "q4 changes the model's predictions: the KL divergence from f32 is "
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Creates a cache that contains only the device's probe."""
+    """Creates a cache folder that has no measured costs, only the results of the device's probe."""
     probe = cache_file().with_name("probe.json")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if probe.is_file():
@@ -37,7 +37,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a model in which each group of rows has a large weight, so that four bits lose the other weights."""
+    """Returns a model with large weights in each group of rows, so that four bits hardly tell other weights apart."""
     weights = random_weights(CONFIG, spread=0.1)
     for name, values in weights.items():
         if values.ndim == 2 and name.startswith("h."):
@@ -87,7 +87,7 @@ def test_a_cost_is_measured_without_its_cache(outliers: Path, capsys: pytest.Cap
 
 
 def test_a_short_context_and_several_samples_are_measured(outliers: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if the text is longer than the requested context."""
+    """Fails if the text for the measurement is longer than the requested context."""
     assert generate(outliers, "q4", "--context", "20", "--samples", "2") == 0
     assert capsys.readouterr().err.count(CHANGES) == 1
     (cost,) = json.loads(cache_file().read_text()).values()

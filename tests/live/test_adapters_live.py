@@ -1,4 +1,4 @@
-"""Compares LoRA adapters that PEFT writes, applied by glgpt, with the models that PEFT merges."""
+"""Compares LoRA adapters applied by glgpt with the same adapters merged into the model by PEFT."""
 
 from __future__ import annotations
 

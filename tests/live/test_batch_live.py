@@ -1,4 +1,4 @@
-"""Compares several texts at once with a padded batch of transformers in float64."""
+"""Compares the decoding of several texts at once with a padded batch of transformers in float64."""
 
 from __future__ import annotations
 

@@ -48,7 +48,10 @@ DOCUMENTS = [{"title": "One", "text": "the first"}, {"title": "Two", "text": "th
 
 
 class Pair:
-    """Holds a folder's tokenizer in glgpt and in transformers. Its last two special tokens mark start and end."""
+    """Holds the same tokenizer in glgpt and in transformers.
+
+    The last two special tokens of the layout are the tokens for the beginning and the end of a text.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         document = layout(name)
@@ -170,7 +173,7 @@ def test_smollm2_answers_and_its_second_turn_has_the_bits_of_a_fresh_start() -> 
 
 
 def test_make_chat_answers() -> None:
-    """Runs `make chat` without its prerequisites, which are installed; a test must not install them again."""
+    """Runs `make chat` without its prerequisites `setup` and `models`, which are already installed."""
     ready = ["-o", "setup", "-o", "models"]
     how = "--temperature 0 --tokens 8 --message 'What is the capital of France?'"
     command = ["make", "--no-print-directory", *ready, "chat", f"ARGS={how}"]
@@ -180,7 +183,7 @@ def test_make_chat_answers() -> None:
 
 
 def test_smollm2_streams_json_that_validates() -> None:
-    """Sends `glgpt api` a request with OpenAI's client, as a user would."""
+    """Sends the server of `glgpt api` a request with OpenAI's client, as a user would."""
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string", "maxLength": 12}, "in_europe": {"type": "boolean"}},

@@ -1,4 +1,4 @@
-"""Tests that checkpoints of any shape, layout and dtype that transformers or torch write load with equal values."""
+"""Tests that glgpt reads equal values from checkpoints that transformers and torch write, of any shape and dtype."""
 
 import subprocess
 import sys
@@ -57,7 +57,7 @@ def test_whatever_transformers_saves(model, layout):
             model.save_pretrained(folder, max_shard_size="5GB" if layout == "whole" else "2KB")
         else:
             model.config.save_pretrained(folder)
-            # The file has both names of the tied head, which share one storage, as torch saves them.
+            # If the head is tied to the embedding, the file has two names for one storage, as torch saves it.
             path = Path(folder) / "pytorch_model.bin"
             torch.save(model.state_dict(), path, _use_new_zipfile_serialization=layout == "zip")
         expect_values(folder, model)
@@ -65,8 +65,8 @@ def test_whatever_transformers_saves(model, layout):
 
 @pytest.mark.parametrize("zip_format", [True, False])
 def test_the_oldest_layout(tmp_path, zip_format):
-    # Like gpt2's first upload: no prefix, no head, and each layer's causal mask as a buffer. One storage holds two
-    # tensors.
+    # Like gpt2's first upload: names without a prefix, no head, and each layer's causal mask as a buffer. In addition,
+    # one storage holds two tensors.
     model = GPT2Model(GPT2Config(vocab_size=11, n_positions=6, n_embd=8, n_layer=2, n_head=2))
     state = dict(model.state_dict())
     both = torch.cat([state["ln_f.weight"], state["ln_f.bias"] + 1])

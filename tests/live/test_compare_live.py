@@ -1,4 +1,4 @@
-"""Tests `glgpt compare --reference transformers` with checkpoints of every kind."""
+"""Tests `glgpt compare --reference transformers` with the embedded model and the goldens."""
 
 from __future__ import annotations
 

@@ -109,16 +109,17 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
         {**GROUPED, "head_dim": 10, "attn_logit_softcapping": None, "final_logit_softcapping": None},
     ],
 }
-# By format: (rounding step, number of roundings in series). The step is in standard deviations of normal weights; a
-# q4 block spans 4.2 of them, a q8 block 4.8. Three model blocks have 14 roundings: 12 products, embedding and head.
-# f16 has twice as many, since it also rounds inputs; q4 has half as many, since half of its weights have 8 bits.
+# By format: (rounding step, number of roundings whose errors add up). The unit of the step is the standard deviation of
+# the normally distributed weights. A group of weights spans 4.2 of these units in q4 and 4.8 in q8. A model of three
+# blocks has 14 roundings in series: of 12 products, the embedding and the head. f16 has twice as many, since it also
+# rounds the inputs of products. q4 counts half as many, since half of its weights have 8 bits.
 ROUNDING = {"f16": (2**-10, 28), "q8": (2 * 2.4 / 254, 14), "q4": (4.2 / 15, 7)}
 CASES = [pytest.param(name, i, id=f"{name}-{i}") for name, shapes in FAMILIES.items() for i in range(len(shapes))]
 # Gradients of a family's second and third shape are soak tests: with them, the test takes three times as long. The
 # activations of all shapes are compared in each run.
 FIRST = [pytest.param(*case.values, id=case.id, marks=[pytest.mark.soak] * (case.values[1] > 0)) for case in CASES]
-# These have, in this order, biases and attention parallel to the MLP; neither; norms after attention and MLP; packed
-# weights. The other families repeat these variants.
+# gpt_neox has biases, and attention parallel to the MLP; llama has neither. gemma2 has norms after attention and MLP,
+# phi3 packed weights. The other families repeat these variants.
 PACKINGS = ("gpt_neox", "llama", "gemma2", "phi3")
 NARROW = [pytest.param(name, marks=[pytest.mark.soak] * (name not in PACKINGS)) for name in FAMILIES]
 IDS = np.random.default_rng(1).integers(0, COMMON["vocab_size"], 31).tolist()
@@ -134,7 +135,7 @@ class Drawn(NamedTuple):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Drawn]:
-    """Returns drawn(family, shape), which returns a random model and makes it only once."""
+    """Returns the function `drawn(family, shape)`, which makes each random model only once."""
 
     @cache
     def draw(name: str, shape: int) -> Drawn:

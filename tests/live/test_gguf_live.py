@@ -164,7 +164,7 @@ def drawn(kind: str) -> Any:
 
 
 def written(network: Any, path: Path) -> dict[str, Any]:
-    """Writes a transformers model as a GGUF file, with the tables of `glgpt.gguf`. Returns the model's config."""
+    """Writes a transformers model as a GGUF file, with the names of `glgpt.gguf`. Returns the model's config."""
     config = {"head_dim": None} | network.config.to_dict()
     config["head_dim"] = config["head_dim"] or (
         None if "n_embd" in config else config["hidden_size"] // config["num_attention_heads"]
@@ -268,7 +268,7 @@ def strings(count: int = 2000) -> list[str]:
 
 
 def test_the_ids_of_smollm2_are_those_of_transformers(smollm2: Path) -> None:
-    """Sets the pre-tokenizer of transformers' tokenizer, since transformers ignores the file's `smollm`."""
+    """Compares ids. transformers ignores the pre-tokenizer that the file names (`smollm`), so the test sets it."""
     theirs = transformers.AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
     digits, bytes_ = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
     theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])

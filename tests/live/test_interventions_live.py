@@ -122,7 +122,7 @@ def test_logits_are_those_of_transformers_with_hooks(
 def test_generation_is_that_of_transformers_with_hooks(
     model: LanguageModel, ids: list[int], reference: Any, case: str
 ) -> None:
-    """Compares tokens that are generated with a cache. Fails if an intervention skips the prompt or a later token."""
+    """Compares tokens generated with a KV cache. Fails if an intervention misses the prompt or a later token."""
     interventions, hooks = CASES[case]
     plain = list(model.generate_ids(ids, 12, temperature=0))
     text = list(ids)
@@ -151,7 +151,7 @@ def test_a_pattern_is_replaced_in_one_head(model: LanguageModel, ids: list[int],
 
 
 def test_a_patch_of_another_prompt_brings_its_answer(model: LanguageModel, ids: list[int]) -> None:
-    """Fails if patching another text's whole residual stream before the last norm does not give its logits."""
+    """Fails if patching in another text's residual stream before the last norm does not give that text's logits."""
     other = model.encode("First Citizen:\nBefore we proceed any further, hear")[: len(ids)]
     logits, found = model.run_with_cache(other, ["h.5.resid_post"])
     patched, _ = model.run_with_cache(ids, (), interventions=[Patch("h.5.resid_post", found["h.5.resid_post"])])

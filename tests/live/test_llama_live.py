@@ -82,7 +82,7 @@ def test_drawn_shapes_agree(config: transformers.LlamaConfig, data: st.DataObjec
 
 
 def test_gradients_and_steps_are_torchs(tmp_path: Path) -> None:
-    """Fails if a gradient of Llama's ops, or AdamW on a parameter of the family, differs from torch's."""
+    """Fails if a Llama's gradient, or a parameter after a step of AdamW, differs from torch's."""
     config = LlamaConfig(23, 16, 24, 2, 4, 2, 30, None, 1e-4, 100.0, None, True)
     weights = random_weights(config, spread=0.2)
     folder = tmp_path / "model"
@@ -119,7 +119,7 @@ def test_gradients_and_steps_are_torchs(tmp_path: Path) -> None:
 
 
 def trained(kind: str) -> Tokenizer:
-    """Returns a tokenizer like SmolLM2's, Llama 3's or TinyLlama's, with a small vocabulary."""
+    """Returns a small tokenizer like that of SmolLM2 (`digits`), Llama 3 (`llama3`) or TinyLlama (`metaspace`)."""
     engine = Tokenizer(models.BPE(ignore_merges=kind == "llama3"))
     special = ["<|begin|>", "<|end|>"]
     if kind == "digits":

@@ -64,7 +64,7 @@ def seen_inside(model: transformers.GPT2LMHeadModel, ids: list[int]) -> dict[str
 
 
 def greedy(model: transformers.GPT2LMHeadModel, ids: list[int], tokens: int) -> list[int]:
-    """Returns the ids and their greedy continuation, which ends early before a choice that is too close to decide."""
+    """Returns the ids and their greedy continuation, which ends early where the two best logits nearly tie."""
     made = list(ids)
     while len(made) < min(len(ids) + tokens, model.config.n_positions):
         last = logits(model, made)[-1]
@@ -134,7 +134,7 @@ def test_drawn_shapes_agree(config: transformers.GPT2Config, data: st.DataObject
 
 @pytest.mark.parametrize("generation, config", [(None, 11), ([3], 11), ([3, 11], 29), (11, None), (None, [20, 19])])
 def test_generation_ends_at_the_same_tokens(tmp_path: Path, generation: Any, config: Any) -> None:
-    """Fails if end tokens, as numbers or lists, are not taken from the first file that transformers reads them from."""
+    """Fails if the end tokens, a number or a list, are read from another file than the one that transformers uses."""
     torch.manual_seed(0)
     shape = {"vocab_size": 30, "n_positions": 40, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, bos_token_id=0)).save_pretrained(tmp_path)
@@ -165,7 +165,7 @@ def test_the_embedded_model_agrees_at_its_full_context() -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_the_full_124m_shape_agrees(tmp_path: Path) -> None:
-    """Fails if logits are wrong only with a vocabulary of 50257, twelve heads of 64, or a real model's chunk."""
+    """Fails if logits are wrong at GPT-2's real sizes, such as a vocabulary of 50257 and twelve heads of 64."""
     torch.manual_seed(1)
     transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(tmp_path)
     model = theirs(tmp_path)

@@ -1,4 +1,4 @@
-"""Compares the tokenizer with transformers' GPT2Tokenizer on random texts."""
+"""Compares tokenizers with those of transformers: random texts, and the layouts of published tokenizer.json files."""
 
 import json
 from pathlib import Path

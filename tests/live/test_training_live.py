@@ -70,7 +70,7 @@ THEIRS: dict[str, Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]] = {
 @pytest.mark.parametrize("style", ["4x4", "4x8"])
 @pytest.mark.parametrize("case", [*THEIRS, "embed", "cross_entropy"])
 def test_vjps_are_autograds(device: Device, case: str, style: str) -> None:
-    """Fails if a vjp is wrong, even if the reference that other tests compare its slopes with has the same fault."""
+    """Fails if a vjp is wrong, even if the NumPy reference of tests/ops/test_vjp.py has the same fault."""
     atol, k = VJPS[case].near
 
     @settings(max_examples=4)
@@ -209,7 +209,7 @@ def test_models_of_drawn_shapes_train_as_torchs(config: GPT2Config, data: st.Dat
 def test_parameters_end_where_torchs_do() -> None:
     """Fails if the parameters after ten steps differ from torch's, even if the losses are the same."""
     config = GPT2Config(vocab_size=53, n_positions=20, n_embd=30, n_layer=2, n_head=5, n_inner=37)
-    with Trainer(config, batch=3, context=17, **OPTIONS | {"eps": 1e-4}) as trainer:  # eps damps AdamW's rounding
+    with Trainer(config, batch=3, context=17, **OPTIONS | {"eps": 1e-4}) as trainer:  # a small eps amplifies rounding
         before = trainer.parameters()
         model, rng = theirs(trainer, 0), np.random.default_rng(1)
         named = {name.removeprefix("transformer."): p for name, p in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Tests which passes of attention are drawn only up to the positions of their rows."""
+"""Tests which passes of attention draw only keys up to the positions of their rows, not those of the whole context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCORES, PATTERN = "h.0.attn.scores", "h.0.attn.pattern"
 
 
 def drawn(kernel: Kernel, entry: str, names: Container[str] = ()) -> dict[str, int]:
-    """Returns `keys` of each attention pass, which draws positions before `pos` + `keys`, or all if `keys` is 0."""
+    """Returns `keys` of each attention pass. A pass draws the positions before `pos + keys`, or all if `keys` is 0."""
     rec = Recorder(Limits())
     record_generation(Network(rec, CONFIG, kernel, "f32", names=names), sizes=(16,))
     return {made.label: made.keys for made in rec.program().entries[entry].passes if "attn" in made.label}
@@ -33,6 +33,6 @@ def test_software_draws_no_key_that_is_never_read(entry: str, limited: dict[str,
 
 
 def test_a_pattern_that_is_read_is_drawn_whole() -> None:
-    """Fails if an exported pattern has old values after the positions of its rows."""
+    """Fails if a captured pattern keeps values of earlier texts at the positions after that of a row."""
     found = drawn(SOFTWARE, "prefill_16", [PATTERN])
     assert (found[PATTERN], found[SCORES]) == (0, 16)

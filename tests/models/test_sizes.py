@@ -30,7 +30,7 @@ def fits(kernel: str, limits: Limits) -> bool:
     [(k, d, name) for name, limits in MODEST.items() for k, d in BUILDS if k == "4x4" or fits(k, limits)],
 )
 def test_real_models_fit_modest_devices(kernel: str, dtype: str, limits: str) -> None:
-    """Fails if a model's program exceeds the limits for which it is built. `check` runs when the program is recorded.
+    """Fails if a model's program exceeds the limits that it is recorded for. `check` tests this during the recording.
 
     Two blocks are enough, since a texture's size does not depend on their number.
     """
@@ -51,7 +51,7 @@ def test_the_largest_gpt2_fits(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", mostly_soak(FORMATS, ("f32", "q4")))
 @pytest.mark.parametrize(("kernel", "size"), [("4x4", 4096), ("4x4", 16384), ("4x8", 4096), ("8x4", 4096)])
 def test_a_token_of_124m_takes_few_passes(kernel: str, dtype: str, size: int) -> None:
-    """Fails if decoding a token costs more than 130 draws."""
+    """Fails if decoding a token takes more than 130 draw calls."""
     program = generation_program(GPT2Config(), Limits(max_texture_size=size), KERNELS[kernel], dtype)
     assert len(program.entries["decode"].passes) <= 130
 

@@ -1,4 +1,4 @@
-"""Tests which products of a model split K, and which weights are decoded to f16 copies first."""
+"""Tests which products of a model split K (their inner dimension), and which weights are first copied to f16."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_training_splits_k_whatever_rows_read(kernel: Kernel, precision: str) ->
 
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
 def test_prompts_split_k_where_it_pays(dtype: str) -> None:
-    """Fails if prompts on a GPU do not split K, or if packed products on software GL split it and gain nothing."""
+    """Fails if prompts on a GPU do not split K, or if packed products on software GL split K, which gains nothing."""
     gpu, software = (generation_program(WIDE, Limits(), Kernel(4, 1, n), dtype) for n in (0, CONTIGUOUS))
     assert "matmul_sum" in shaders(gpu, "prefill_16")
     assert "matmul_sum" not in shaders(software, "prefill_16")

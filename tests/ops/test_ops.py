@@ -24,7 +24,7 @@ SHADERS = Path(__file__).parents[2] / "glsl"
 
 @cache
 def has_weights(case: str) -> bool:
-    """True if a case multiplies with a weight or looks one up; other cases are the same in q8 and q4 as in f16."""
+    """True if a case multiplies by a weight or looks up its values. Other cases are the same in q8, q4 and f16."""
     bench = Bench(STYLES["f16 8x8"])
     with bench.entry("test"):
         EVERY[case].record(bench, SimpleNamespace(**SHAPE))
@@ -167,7 +167,7 @@ def test_large_scores_do_not_overflow(device: Device, case: str) -> None:
 @pytest.mark.parametrize("kind", ["gelu_new", "gelu", "relu"])
 @pytest.mark.parametrize("style", ["4x4", "8x4"])
 def test_activations_hold_over_their_whole_range(device: Device, kind: str, style: str) -> None:
-    """Fails if an activation overflows for a large value, or loses a tail."""
+    """Fails if an activation overflows for a large value, or loses the small values of its tail."""
     size = np.concatenate([[0, 1e-30, 1e-6], np.geomspace(1e-3, 12, 60), np.geomspace(20, 1e30, 17)])
     values = np.concatenate([-size, size]).reshape(16, 10)
     shape = SimpleNamespace(rows=16, cols=10, act=kind)
@@ -181,7 +181,7 @@ def test_activations_hold_over_their_whole_range(device: Device, kind: str, styl
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, 5, 129])
 def test_the_best_token_is_one_even_of_values_that_are_not_finite(device: Device, value: float, at: int) -> None:
-    """Fails if a NaN among the logits gives an invalid token, or hides an infinity."""
+    """Fails if a logit that is not finite gives an invalid or a wrong token, or is not reported."""
 
     def spoil(_: str, array: Array) -> Array:
         array[0, at] = value

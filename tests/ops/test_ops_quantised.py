@@ -18,8 +18,8 @@ from glgpt.program.layout import Layout, fold
 from glgpt.program.recorder import Recorder
 from glgpt.program.spec import Limits
 
-ROWS = 300  # rows of a weight: ten groups, of which the last is incomplete
-WHOLE = 320  # rows of a weight with whole groups
+ROWS = 300  # rows of a weight: nine groups of 32 rows, and an incomplete group
+WHOLE = 320  # rows of a weight: ten groups
 NAMES = [name for name, fmt in FORMATS.items() if fmt.quantised]
 MANY_ROWS = [(cols, dtype, k) for cols, dtype in ((64, "f16"), (70, "f16"), (70, "f32")) for k in (1, 3)]
 KEPT = (64, "f16", 3), (70, "f16", 1), (70, "f32", 3)
@@ -61,7 +61,7 @@ def test_products_of_halves_fill_their_own_texels() -> None:
 @pytest.mark.parametrize(("panels", "slice_texels"), [(True, None), (False, 13)])
 @pytest.mark.parametrize("cols", [150, 1536])
 def test_one_row(device: Device, name: str, limits: str, panels: bool, slice_texels: int | None, cols: int) -> None:
-    """Fails if a slice of K that starts in a group uses another group's scale, or sums of two groups share a scale."""
+    """Fails if a slice of K that starts within a group uses another group's scale, or two groups use one scale."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 1, ROWS), b.weight("w", ROWS, cols, panels)
@@ -92,7 +92,7 @@ def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, p
 
 @pytest.mark.parametrize("panels", [True, False])
 def test_a_device_with_four_targets_multiplies_a_row_in_one_pass(device: Device, panels: bool) -> None:
-    """Fails if each half of a texel's column tiles has its own shader, or gives other bits than with eight targets."""
+    """Fails if, with four draw buffers, each half of a texel's column tiles needs its own shader, or bits differ."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 1, WHOLE), b.weight("w", WHOLE, 150, panels)
@@ -117,13 +117,16 @@ def test_two_threads_share_a_row_of_integers(name: str, inner: int, cols: int, p
     assert (w.layout.panel, sums.defines["SPLIT_K"]) == (panel, slices_of_k)
     (drawn,) = {(p.first_column, p.viewport[0]) for p in b.program().entries["test"].passes}
     assert drawn[0] == sums.first and sums.first % 4 == 0
-    parts = 64 - drawn[0] % 64, (drawn[1] - drawn[0] - (64 - drawn[0] % 64)) % 64  # columns of the first and last bin
+    parts = 64 - drawn[0] % 64, (drawn[1] - drawn[0] - (64 - drawn[0] % 64)) % 64  # columns in the first and last bin
     assert abs(parts[0] - parts[1]) <= 4
 
 
 @pytest.mark.parametrize(("name", "limits"), [("q4", "one tile"), ("q8", "one tile"), ("q4", "four targets")])
 def test_products_of_a_row_share_their_targets(device: Device, name: str, limits: str) -> None:
-    """Fails if products that share targets have other bits than alone, or software GL waits between them."""
+    """Fails if products of the same row give other bits than alone, or do not share their output textures.
+
+    Software GL waits between passes with different outputs.
+    """
     widths = {"q": 576, "k": 192, "v": 192}
 
     def record(b: Bench) -> list[Want]:

@@ -42,7 +42,10 @@ def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, 
 @pytest.mark.parametrize("style", ["4x4", "4x8", "8x4"])
 @pytest.mark.parametrize("case", ["matmul", "norm_fold"])
 def test_a_long_sum_keeps_its_digits(device: Device, case: str, style: str) -> None:
-    """Fails if a sum over K is rounded after each term: massive activations, as in SmolLM2's MLP, would hide others."""
+    """Fails if a sum over K is rounded after each term.
+
+    Very large activations, as in SmolLM2's MLP, would then round away small terms.
+    """
     massive = {3: 2000.0, 1200: -2000.0}  # columns of x; the weights of both are equal, so that their terms cancel
 
     def enlarge(name: str, array: Array) -> Array:
@@ -66,7 +69,10 @@ def test_a_long_sum_keeps_its_digits(device: Device, case: str, style: str) -> N
 
 @pytest.mark.parametrize("cols", [250, 50, 3])
 def test_a_fragment_takes_one_column_of_a_wide_row(device: Device, monkeypatch: pytest.MonkeyPatch, cols: int) -> None:
-    """Fails if the logits of a large vocabulary are wrong on a GPU. In other tests no row is wide enough."""
+    """Fails if a product is wrong where a fragment computes one column, as on a GPU for a large vocabulary.
+
+    In other tests, no row is wide enough for this.
+    """
     monkeypatch.setattr(sys.modules["glgpt.ops.matmul"], "WIDE", 1)
     shape = SimpleNamespace(**SHAPE | {"contiguous": 0, "cols": cols})
     for played in play(device, Bench(STYLES["4x8"]), lambda b: EVERY["matvec"].record(b, shape)):

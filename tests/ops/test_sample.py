@@ -1,4 +1,7 @@
-"""Compares sampling on the device with its definition in float64: kept tokens, chi-square, undecided draws."""
+"""Compares sampling on the device with its definition in float64: kept tokens, and how often each token is drawn.
+
+If the device cannot decide which token to draw, it reports this, and the host draws.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,10 @@ def test_the_greatest_logit_is_found_wherever_it_is(device: Device) -> None:
 
 
 def draw(player: Player, sampler: Sampler, step: int = 0) -> Array:
-    """Returns the texels `[1, 1 + 8 + 1, 4]` of one draw, or `[rows, 1, 4]` of `rows` draws, from `step` on."""
+    """Returns the texels `[1, 10, 4]` of one draw, or `[rows, 1, 4]` of `rows` draws with the steps from `step` on.
+
+    The ten texels are the drawn token, the eight likeliest tokens and the sums of the weights.
+    """
     vocab = player.program.views["logits"].cols
     assert sampler.entry
     player.play(sampler.entry, **sampler.scalars(step, vocab))
@@ -161,21 +167,21 @@ def test_the_likeliest_come_with_a_draw(device: Device) -> None:
         (np.zeros(5000), {"top_k": 4000}),
         (np.zeros(5000), {"top_p": 0.5}),
         (np.repeat([5.0, 1.0], [1, 8000]), {"top_p": 0.7}),
-        (np.where(np.arange(20000) % 512 < 4, 5.0, 0.0), {"top_k": 16}),  # all in a few blocks
-        (np.where(np.arange(20000) % 512 < 1, 5.0, 0.0), {"top_k": 5}),  # all in one block, which returns four
+        (np.where(np.arange(20000) % 512 < 4, 5.0, 0.0), {"top_k": 16}),  # the best are in a few blocks
+        (np.where(np.arange(20000) % 512 < 1, 5.0, 0.0), {"top_k": 5}),  # a block has more than its four candidates
     ],
 )
 def test_what_the_candidates_do_not_reach_is_not_decided(
     device: Device, logits: Array, settings: dict[str, Any]
 ) -> None:
-    """Fails if a set of tokens that is larger than the list of candidates is truncated to that list."""
+    """Fails if the device draws from its list of candidates although tokens outside of the list may be drawn too."""
     with drawing(device, logits) as player:
         assert draw(player, Sampler(SamplingOptions(**settings, seed=4)))[0, 0, 2:].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("first", [16, 25_000])
 def test_likely_tokens_that_are_adjacent_are_decided(device: Device, first: int) -> None:
-    """Fails if likely tokens with consecutive ids, such as digits and single letters, fill a block."""
+    """Fails if the device cannot decide among likely tokens with consecutive ids, such as digits or single letters."""
     logits = np.float32(np.random.default_rng(9).standard_normal(50257))
     logits[first : first + 36] = np.arange(36) + 20
     with drawing(device, logits) as player:

@@ -81,7 +81,7 @@ def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout_keeps_the_expectation_and_draws_anew(rate: float) -> None:
-    """Fails if the hash, which the shader must match bit for bit, favours values or places, or repeats."""
+    """Fails if the hash that drops values (in NumPy; the shader's has the same bits) has a bias or repeats."""
     size, place = (300, 400), {"site": 3, "seed": 1, "step": 2, "part": 0}
     mask = kept(*size, rate, **place)
     spread = np.sqrt(rate / (1 - rate))  # standard deviation of a value of the mask, whose mean is 1
