@@ -1,4 +1,4 @@
-"""Load-tests `glgpt serve`: clients that never finish a request, clients that abort an answer, and a checking client.
+"""Load-tests `glgpt serve`: clients that never finish a request, clients that abort, and one that checks answers.
 
     python tests/page/load.py --seconds 600        # ten minutes with 200 half-open and 50 aborting clients
 

@@ -1,6 +1,6 @@
 """Defines cases that both Python and the page compute. `shared_cases.json` holds Python's results.
 
-    PYTHONPATH=tests python tests/page/shared_cases.py    rewrites the file, after a change on both sides
+    PYTHONPATH=tests python tests/page/shared_cases.py    rewrites the file, after both implementations have changed
 
 `test_shared_cases.py` checks that Python still gives these results, and `viewer/test/shared.test.ts` that TypeScript
 gives them too.
@@ -82,7 +82,7 @@ CALLED = [
 
 
 def chats() -> dict[str, Any]:
-    """Returns ids of conversations by the tests' templates. Texts include special tokens."""
+    """Returns conversations as token ids, with the tests' chat templates. Some messages contain special tokens."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = load_tokenizer(chat_llama(Path(folder) / "model.gguf"), VOCAB)
     assert tokenizer
@@ -141,7 +141,7 @@ WITH_CALLS: tuple[list[dict[str, Any]], ...] = (
 
 
 def functions() -> dict[str, Any]:
-    """Returns calls parsed from texts in pieces, and the documents, schemas, messages and errors of tool requests."""
+    """Returns tool calls that are parsed from pieces of a text, and how requests with tools are checked."""
     calls = []
     for text, most in itertools.product(CALLS, (None, 1)):
         pieces = [text[i : i + 3] for i in range(0, len(text), 3)]
@@ -178,7 +178,7 @@ def functions() -> dict[str, Any]:
 
 
 def chunks() -> list[dict[str, Any]]:
-    """Returns plans of prompts: the cheapest division of each into recorded sizes."""
+    """Returns how prompts are divided into chunks of the recorded sizes at the lowest cost."""
     known = (64, 16, 1)
     lengths = (1, 3, 7, 15, 16, 17, 20, 25, 63, 64, 65, 80, 100, 127, 128)
     return [
@@ -195,7 +195,7 @@ def chunks() -> list[dict[str, Any]]:
 
 
 def windows() -> list[dict[str, int]]:
-    """Returns where a text's window starts. The next token is computed from the window."""
+    """Returns where the part of a text starts that the model reads for the next token."""
     return [
         {"tokens": tokens, "context": context, "start": window_start(tokens, context)}
         for context in (1, 2, 7, 256)
@@ -257,7 +257,10 @@ def halves() -> list[list[float | None]]:
 
 
 def encodings() -> list[dict[str, Any]]:
-    """Returns encoded updates and hidden states with rounding ties, zeros, subnormal numbers and a short last block."""
+    """Returns encoded updates (of federated training) and hidden states (of split models).
+
+    The values include rounding ties, zeros, subnormal numbers and a short last block.
+    """
     rng = np.random.default_rng(8)
     ties = np.concatenate([[127], np.arange(-126.5, 127)])  # halfway between two levels of int8
     zeros = np.zeros(protocol.BLOCK - len(ties))
@@ -345,7 +348,10 @@ def rates() -> list[dict[str, Any]]:
 
 
 def loss_scales() -> list[dict[str, Any]]:
-    """Returns loss scales after runs of (steps without overflow, overflows after them); None if training ends."""
+    """Returns the loss scale after each item of `runs`: steps without an overflow, followed by overflows.
+
+    None: the last overflow ends training.
+    """
     found = []
     for runs in (
         [(1, 1), (0, 1), (1999, 0), (1, 0), (1999, 1), (2000, 0)],
@@ -432,7 +438,7 @@ def copied() -> list[dict[str, Any]]:
 
 
 def tasks() -> list[dict[str, Any]]:
-    """Returns answers of toy tasks in windows, with one-byte tokens and with longer tokens."""
+    """Returns which answers of a toy task (sums) count as right, with tokens of one byte and with longer tokens."""
     lines = "".join(f"{a}+{b}={a + b}\n" for a, b in ((1, 2), (33, 4), (5, 66), (7, 8), (99, 9)))
     found = []
     for cuts in (list(range(len(lines) + 1)), [0, 2, 3, 5, 8, 9, 11, 14, 15, 18, 20, 23, 26, 30, 31, 33]):
@@ -548,7 +554,7 @@ def _as_data(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def tolerances() -> list[dict[str, Any]]:
-    """Returns tensors and references, with errors in all values or in one, next to a huge value, and near zero."""
+    """Returns the measured errors of tensors: in all values or in one, with one very large value, and near zero."""
     rng = np.random.default_rng(6)
     tolerance = Tolerance.of("f16", 30)
     found = []
@@ -576,7 +582,7 @@ def tolerances() -> list[dict[str, Any]]:
 
 
 def packed_programs() -> list[dict[str, Any]]:
-    """Returns a packed program: passes of two blocks and outside them, two-layer textures, shaders with equal parts."""
+    """Returns a packed program with passes inside and outside of two blocks, and shaders with common lines."""
     known = ["precision highp float;", "void main() {", "}"]
     names = ["h.0.attn.k", "h.10.attn.k", "layers.10.w", "scratch.3", "token"]
     textures = {name: Texture(name, 4, 2, 2, "float", "state") for name in names}

@@ -285,7 +285,7 @@ def test_a_single_file_holds_everything(goldens: Path, tmp_path: Path) -> None:
 def test_weights_too_large_for_a_single_file_are_refused_before_recording(
     goldens: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Regression: the export took as long as that of a folder, and the error named formats that are too large too."""
+    """Regression: the export failed only after recording, and the error suggested formats that are also too large."""
     manifest = export(goldens / "one-f16", tmp_path / "page", ExportOptions("f32"))
     monkeypatch.setattr(module, "record_page", lambda *_: pytest.fail("records"))
     for most, said in ((manifest["shards"][0]["bytes"] - 1, "export a folder, or use f16"), (1, "folder$")):

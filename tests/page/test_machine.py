@@ -1,4 +1,4 @@
-"""Tests the pictures that a page shows while it loads: the values and the token of a cell."""
+"""Tests the pictures that a page shows while it loads: which values of which token are in each cell."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_row_has_all_that_a_token_has(model: LanguageModel) -> None:
 
 
 def test_a_row_of_scores_begins_with_the_window() -> None:
-    """Fails if masked scores of keys before a window are drawn: their -inf would hide all scores of the layer."""
+    """Fails if the scores of keys before a sliding window are drawn: their -inf would hide all scores of the layer."""
     scores = np.float32([[[1, -np.inf, -np.inf], [2, 3, -np.inf], [-np.inf, 4, 5]]])
     assert rows_of({"h.0.attn.scores": scores}, ["h.0.attn.scores"], 2).tolist() == [[4, 5]]
 

@@ -1,4 +1,7 @@
-"""Tests the export of the page without weights: shapes, mixes of types, and the written files."""
+"""Tests the export of the page that opens model files (`--player`): shapes, mixes of tensor types, and written files.
+
+A shape is the configuration of a model. A mix gives the storage type of each tensor.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Returns a function that exports a page with two mixes of tensor types, without the built page."""
+    """Returns a function that exports a small substitute for the built page, with two mixes of tensor types."""
     viewer = small_page(tmp_path / "viewer")
     monkeypatch.setattr("glgpt.page.player.export.built_page", lambda: viewer)
     monkeypatch.setattr(mixes, "RECIPES", [r for r in mixes.RECIPES if r.name in ("F32", "Q8_0")])
@@ -97,7 +100,7 @@ def test_common_shapes_are_those_of_published_models() -> None:
 
 
 def test_mixes_are_those_of_llama_quantize() -> None:
-    """Fails if a tensor's type in Q4_K_M is wrong, or rows that super-blocks do not divide have no fallback."""
+    """Fails if a tensor's type in Q4_K_M is wrong, or a row that is not whole super-blocks has no fallback type."""
     shapes = {shape.name: shape for shape in common_shapes()}
     found = {mix.name: mix.formats for mix in mixes.mixes(shapes["Llama 3.2 1B"])}
     formats = found["Q4_K_M"]
@@ -114,7 +117,7 @@ def test_mixes_are_those_of_llama_quantize() -> None:
 
 
 def test_every_quantised_file_of_a_common_shape_has_a_program() -> None:
-    """Fails if the programs of a shape cannot store a quantised type in each matrix, as files of rare mixes need."""
+    """Fails if a matrix in the mix `any`, which runs files of rare mixes, cannot hold every quantised type."""
     for shape in common_shapes():
         found = {mix.name: mix.formats for mix in mixes.mixes(shape)}
         if "Q8_0" not in found:  # GGUF has no architecture for the shape

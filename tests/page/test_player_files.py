@@ -106,7 +106,7 @@ def test_texels_are_the_desktops(tmp_path: Path, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kind"), [(d, k) for d, kinds in HOLDS.items() for k in kinds])
 def test_every_format_holds_the_types_that_it_is_said_to(tmp_path: Path, dtype: str, kind: str) -> None:
-    """Fails if a format rounds a type that it should hold, as with too few groups or bits."""
+    """Fails if a format rounds weights of a type that it should hold, as with too few bits or too large groups."""
     file = wide_llama(tmp_path / "model.gguf", {}, kind)
     name = "layers.0.mlp.up_proj.weight"
     with Checkpoint.open(file) as checkpoint:

@@ -1,4 +1,4 @@
-"""Tests a page's example prompts: given prompts, the model folder's or neutral ones, and the model's chat format."""
+"""Tests a page's example prompts (given ones, those of the model's folder, or neutral ones) and its chat format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the reference run has the values of a page that captures everything, for any number of blocks."""
+"""Tests that an export's reference run has the values of a page that captures all activations of a deep model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glgpt.page.output.schemas import validate
 
 
 def test_blocks_are_captured_together(tmp_path: Path) -> None:
-    """Fails if the run fuses blocks that it does not capture: f16 rounding would then differ from the page's."""
+    """Fails if blocks are captured in separate runs, which fuse other passes: f16 would then round differently."""
     config = GPT2Config(vocab_size=60, n_positions=64, n_embd=24, n_layer=14, n_head=3)
     folder = save_checkpoint(tmp_path / "deep", config, random_weights(config))
     names = list(config.activations)

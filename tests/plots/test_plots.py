@@ -35,7 +35,7 @@ def test_an_attention_picture_shows_its_values_without_blur(tmp_path: Path) -> N
     image = pixels(tmp_path / "p.png")
     future = np.argwhere((image == np.array(mpl.colors.to_rgb("#e9e9ec")) * 255 // 1).all(axis=2))
     top, right = future[:, 0].min(), future[:, 1].max()
-    side = round((future[:, 0].max() + 1 - top) * n / (n - 1))  # the last row has no future
+    side = round((future[:, 0].max() + 1 - top) * n / (n - 1))  # the last row has no future tokens
     area = image[top : top + side, right + 1 - side : right + 1]
     cell = side / n
     for row in range(n):
@@ -52,7 +52,8 @@ def test_a_contact_sheet_has_a_cell_a_head_in_whole_pixels(tmp_path: Path) -> No
     plots.contact_sheet(patterns, [0, 7], [1, 2, 3], "test", tmp_path / "s.png")
     image = pixels(tmp_path / "s.png")
     counts = [int((image == colour(v / 5, 4)).all(axis=2).sum()) for v in range(1, 5)]
-    assert len(set(counts)) <= 2 and min(counts) > 1000  # all columns are equal, except the colour bar's few pixels
+    # The first column of each head has the same number of pixels. The colour bar has a few of the same colours.
+    assert len(set(counts)) <= 2 and min(counts) > 1000
 
 
 def test_large_sheets_keep_the_largest_values() -> None:

@@ -30,7 +30,7 @@ def halves(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def blocks(name: str, rows: int, cols: int, seed: int = 0) -> Blocks:
-    """Returns random blocks with every level of a format."""
+    """Returns random blocks. Their integers (levels) take every value of the format."""
     rng, kind = np.random.default_rng(seed), coding(name)
     count, low = -(-rows // kind.group), 0 if kind.unsigned else -(2 ** (kind.bits - 1))
     levels = rng.integers(low, low + 2**kind.bits, (rows, cols))
@@ -56,7 +56,7 @@ def test_blocks_are_stored_as_they_are(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])
 def test_the_types_of_gguf_have_a_format_that_holds_them(name: str) -> None:
-    """Fails if a weight of a GGUF file is not the float32 that the file defines. Q4_0 has minima of -8 scales."""
+    """Fails if a weight is not the float32 that GGUF defines. Q4_0 is held with minima of -8 times the scale."""
     rng, shape = np.random.default_rng(1), (64, 40)
     d, m = halves(rng, (2, 40)) / np.float16(16), halves(rng, (2, 40))
     each, offset = d.astype("f").repeat(32, axis=0), m.astype("f").repeat(32, axis=0)

@@ -26,8 +26,8 @@ MAX_FUSED_OPERATORS = 4800  # the same for three products of 4-bit weights in on
 MAX_LOOPS = 24
 MAX_SAMPLERS = 10
 BLENDED, SOFTWARE = Kernel(4, 2, blends=True), Kernel(8, 1, contiguous=4)
-# Maximum of linked programs for a greedy token, and for a token that `sample` draws. The page samples its first
-# token in JavaScript.
+# Maximum numbers of linked programs: for a greedy token, and for a token that `sample` draws. The page samples its
+# first token in JavaScript.
 PROGRAMS = {
     ("smollm2-135m", BLENDED): (13, 19),
     ("smollm2-135m", SOFTWARE): (18, 24),
@@ -80,7 +80,7 @@ def test_shaders_are_small(recorded: tuple[Program, tuple[int, int]]) -> None:
 def page_programs() -> dict[str, Program]:
     """Returns the programs, by recording, with which the page without weights runs SmolLM2-135M's file."""
     smollm2 = shape("smollm2-135m")
-    formats = next(mix.formats for mix in mixes(smollm2) if mix.name == "Q4_0")  # Q4_1 also fits into these formats
+    formats = next(mix.formats for mix in mixes(smollm2) if mix.name == "Q4_0")  # these formats also hold Q4_1
     config = smollm2.config.with_context(1024, True)
     return {r.name: generate_program(config, r, formats) for r in page_recordings(formats)}
 

@@ -31,7 +31,7 @@ def flat(texels: int) -> Shape:
 
 @st.composite
 def graphs(draw: Any) -> list[Movable]:
-    """Generates passes over a few tensors. A tensor may be written again; recorded programs write only states again."""
+    """Generates passes over a few tensors. Each tensor may be written again; in recorded programs, only states are."""
     names = [f"t{i}" for i in range(draw(st.integers(3, 8)))]
     found = []
     for _ in range(draw(st.integers(1, 20))):
@@ -91,7 +91,7 @@ def test_a_group_samples_no_more_textures_than_a_device_has() -> None:
 
 
 def test_every_member_counts_for_what_waits() -> None:
-    """Fails if only the first member of a group is checked: the first reads a state, the second a large tensor."""
+    """Fails if a group is checked for large tensors only in its first member, though the second member reads one."""
     large = 4 * SMALL
     passes = [
         Movable("a", {"w": flat(0)}, {"o": flat(1)}, 1, 1),
@@ -129,7 +129,7 @@ def test_fused_steps_take_little_more_memory(
 
 
 def test_every_name_of_a_training_shader_is_known() -> None:
-    """Fails if a copy of a shader redeclares a function or variable that the pattern for names misses."""
+    """Fails if a declaration in a shader does not match the patterns that rename the copies in a fused shader."""
     rec = recorder.Recorder()
     for options in ({}, {"precision": "f16", "recompute": True, "dropout": 0.1}):
         record_training(rec := recorder.Recorder(), CONFIG, Recipe(2, 12, accumulate=2, **options), KERNELS["4x8"])
@@ -173,7 +173,7 @@ def test_copies_of_a_shader_share_no_name() -> None:
 def test_a_fused_step_has_the_bits_of_its_passes(
     more: dict[str, Any], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if a copy reads the sampler of another, or a gradient is read before it is complete."""
+    """Fails if a shader's copy in a fused pass reads another copy's sampler, or a gradient is read too early."""
     ids = np.random.default_rng(0).integers(0, 96, (4, 12))
 
     def trained() -> dict[str, Any]:

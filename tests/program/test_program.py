@@ -27,7 +27,7 @@ def texture(name: str, role: str, **other: Any) -> Texture:
 
 
 def whole() -> Program:
-    """Returns a program of three passes: from input and weight to scratch, to a row of a state, and to the output."""
+    """Returns a program of three passes, which write scratch, a row of a state, and the output."""
     textures = [texture("w", "weight"), texture("x", "input"), texture("s", "scratch"), texture("y", "scratch")]
     both = (("s", 0), ("s", 1))
     passes = (

@@ -29,7 +29,7 @@ CONFIG = GPT2Config(vocab_size=50, n_positions=70, n_embd=16, n_layer=3, n_head=
 def holds_what_was_written(rec: Recorder) -> None:
     """Fails if a pass reads a texture that no longer contains the tensor that was recorded for it.
 
-    Compares each pass of the program with the recorder's draft of it, independently of how textures are assigned.
+    Compares each pass of the program with the pass as it was recorded, before tensors were assigned to textures.
     """
     program = rec.program()
     for name, entry in program.entries.items():
@@ -166,7 +166,7 @@ def test_constants_reach_the_shader_unchanged() -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_product_costs_what_it_computes(kernel: str) -> None:
-    """Fails if the cost of a product, by which long draws are split, omits the repetition for each column tile."""
+    """Fails if the costs of a product's passes, by which long draws are split, do not add up to the product's cost."""
     for most in (4, 8):
         rec = Recorder(Limits(max_draw_buffers=most))
         x = rec.fixed("x", Layout(16, 12, (min(most, KERNELS[kernel].tile_rows), 1)), "input")

@@ -36,7 +36,7 @@ def groups(layout: Layout) -> list[slice]:
 
 
 def numbers(layout: Layout) -> Array:
-    """Returns a matrix of nonzero integers that float16 holds exactly, or of levels with scale 1."""
+    """Returns a matrix of integers that the format holds exactly. In quantised formats, each group's scale is 1."""
     coding = layout.format.coding
     most = coding.range[1] if coding else 2000
     found = (1 + np.arange(layout.rows * layout.cols) % most).reshape(layout.rows, layout.cols).astype(np.float32)
@@ -64,7 +64,7 @@ def test_unpacking_gives_back_what_was_packed(layout: Layout) -> None:
 
 @given(layouts())
 def test_everything_beyond_the_matrix_is_zero(layout: Layout) -> None:
-    """Fails if padding adds to a sum. With a minimum, padding rows may be nonzero; products multiply them by 0."""
+    """Fails if padding adds to a sum. In formats with minima, products multiply padding rows by 0."""
     rows, cols = layout.height * layout.tiles[0], 4 * layout.width * layout.tiles[1]
     whole = replace(layout, rows=rows, cols=cols).unpack(layout.pack(numbers(layout)))
     coding = layout.format.coding
@@ -115,7 +115,7 @@ def test_halves_are_rounded_to_nearest_and_keep_infinities() -> None:
 
 
 def plain_error(x: Array, coding: Coding) -> Array:
-    """Returns each column's squared error in a group whose levels divide the range from minimum to maximum."""
+    """Returns each column's squared error if the group's levels divide the range of the column into equal steps."""
     low, high = (x.min(axis=0), x.max(axis=0)) if coding.minimum else (0 * x[0], np.abs(x).max(axis=0))
     scale, low = (
         x.astype("f" if coding.wide else np.float16).astype("f") for x in ((high - low) / coding.range[1], low)
@@ -126,7 +126,7 @@ def plain_error(x: Array, coding: Coding) -> Array:
 
 @given(layouts(), st.integers(0, 1000))
 def test_weights_are_rounded_no_worse_than_by_their_range(layout: Layout, seed: int) -> None:
-    """Fails if a level is not the nearest, or the scale and minimum of a group's range would give a smaller error."""
+    """Fails if a level is not the nearest, or if levels that divide a group's range would have a smaller error."""
     coding = layout.format.coding
     if not coding:
         return
@@ -139,7 +139,7 @@ def test_weights_are_rounded_no_worse_than_by_their_range(layout: Layout, seed: 
 
 
 def test_the_search_for_a_minimum_pays() -> None:
-    """Fails if scale and minimum are not searched. The search halves the increase of a model's loss in q4."""
+    """Fails if scale and minimum are not optimised, which halves the increase of a model's loss in q4."""
     matrix = np.random.default_rng(0).standard_normal((32, 4096)).astype("f")
     coding = FORMATS["q4"].coding
     assert coding
@@ -222,7 +222,7 @@ def test_what_cannot_be_folded_is_refused() -> None:
 
 @given(layouts(rows=1, cols=300, panels=False), st.integers(1, 40), st.sampled_from([24, 32, 512]))
 def test_segments_cover_the_inner_dimension_once_and_in_order(x: Layout, cols: int, limit: int) -> None:
-    """Fails if a product omits a term, adds one twice, or multiplies it by another row."""
+    """Fails if a product omits a term, adds a term twice, or multiplies a value by a wrong row of the weight."""
     shared = x.format.column_tiles_per_texel
     weight = fold(texels(x.cols), cols, limit, dtype=x.dtype)
     seen: list[list[int]] = [[] for _ in range(x.tiles[1])]

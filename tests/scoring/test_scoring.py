@@ -20,7 +20,7 @@ SMALL = st.text("ab ", max_size=60)
 
 
 def witten_bell(train: list[int], vocab: int, context: tuple[int, ...]) -> np.ndarray:
-    """Computes p(. | context) from the definition, one count at a time."""
+    """Returns the probability of each token after `context`, from the definition of Witten-Bell smoothing."""
     counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for size in range(len(context) + 1):
         for i in range(size, len(train)):

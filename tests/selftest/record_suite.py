@@ -1,9 +1,9 @@
-"""Records the cases of `glgpt selftest` and `#selftest` from `tests/cases`.
+"""Records the cases of the self-test, on the desktop (`glgpt selftest`) and in the page (`#selftest`).
 
     PYTHONPATH=tests python tests/selftest/record_suite.py    rewrites glgpt/selftest/suite.json.gz
 
-Run it after a change of an op's passes or of a case. A change of a shader's file alone needs no run: the suite stores a
-reference to the file. `test_selftest.py` checks that the suite is current.
+Run it after a change of an op's passes or of a case in `tests/cases`. A change of a shader's file alone needs no run:
+the suite stores a reference to the file. `test_selftest.py` checks that the suite is current.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Output:
 
 
 def places(view: View, whole: bool = False) -> Array:
-    """Returns for each value of a matrix its index among the values of all texels."""
+    """Returns for each value of a matrix its index among the values of all texels. `whole`: padding is included."""
     layout = Layout(view.rows, view.cols, view.tiles, view.dtype)
     count = layout.layers * layout.texture_height * layout.texture_width * layout.format.values_per_texel
     numbers = np.arange(count, dtype=np.float32)

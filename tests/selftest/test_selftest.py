@@ -30,7 +30,7 @@ def suite() -> dict[str, Any]:
 
 
 def storing(suite: dict[str, Any], value: str) -> dict[str, Any]:
-    """Returns the suite for a driver that stores `value` instead of v."""
+    """Returns the suite with shaders that store the expression `value` instead of v."""
     text = suite["sources"]["f32.glsl"]
     suite["sources"]["f32.glsl"] = text.replace("FROM_FLOAT(v)", f"FROM_FLOAT({value})")
     assert suite["sources"]["f32.glsl"] != text
@@ -64,7 +64,7 @@ def test_a_correct_device_passes(suite: dict[str, Any]) -> None:
 
 
 def test_a_wrong_op_is_named(suite: dict[str, Any]) -> None:
-    """Fails if a shader that adds instead of multiplying passes, or the report names another op."""
+    """Fails if the self-test accepts a shader that adds instead of multiplying, or the report names another op."""
     text = suite["sources"]["multiply.frag"]
     suite["sources"]["multiply.frag"] = text.replace("a_at(row, c4) * b_at", "a_at(row, c4) + b_at")
     found = report.run("software", OPS, suite=suite)

@@ -18,7 +18,7 @@ Serve = Callable[..., StageServer]
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., StageServer]]:
-    """Yields serve(model, blocks, port=0, token=None, origins=(), **options of Engine); it returns a running server."""
+    """Yields a function that starts a split server and returns it. `options` are those of Engine."""
     with contextlib.ExitStack() as stack:
 
         def start(

@@ -1,4 +1,4 @@
-"""Tests batched sessions: a pass runs one row of each session, and each result has the bits of a separate run."""
+"""Tests batched sessions: a forward pass runs a row of each session, with the bits that each session gets alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(goldens: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def together() -> Iterator[Any]:
-    """Yields together(folder, part, texts), which returns a batched stage for `texts` texts, and the stage it uses."""
+    """Yields a function that loads a part of a model. It returns a batched stage and the stage that this one uses."""
     made: list[Any] = []
 
     def load(folder: Path, which: str, texts: int = 8) -> tuple[Any, Stage]:
@@ -68,7 +68,7 @@ def bits(answer: Any, head: bool) -> Any:
 
 
 class Alone:
-    """Runs a text alone, in a separate session of the stage, from the same rows."""
+    """Runs the input rows of a text in a session of its own."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage.session()
@@ -138,7 +138,7 @@ def test_drawn_tokens_and_alternatives_are_those_of_one_text(folder: Path, toget
 def test_rows_that_others_need_go_back_to_their_own_caches(
     folder: Path, together: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # `height` rounds it up to 256
+    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # `height` rounds 1 up to 256
     texts, stage = together(folder, "back")
     n = min(40, stage.config.n_positions - 3)
     texts.given += [texts.caches() for _ in range(2 * (256 // (2 * n)) + 2)]
@@ -284,7 +284,7 @@ def test_a_step_that_fails_beside_others_fails_alone(goldens: Path, monkeypatch:
         assert steps(1, *good) == wanted[1] and steps(2, *good) == wanted[2]
         assert engine.whole.texts.passes >= passes + 3
         sessions = [Session(engine.whole.texts) for _ in rows]
-        monkeypatch.setattr(engine.whole.texts, "step", lambda *_: 1 / 0)  # the pass fails: each runs alone
+        monkeypatch.setattr(engine.whole.texts, "step", lambda *_: 1 / 0)  # the pass fails, so each step runs alone
         assert steps(0, *good) == wanted[0]
     finally:
         engine.close()

@@ -104,7 +104,7 @@ def test_a_look_whose_end_nobody_wants_passes_all_stages(cluster: dict[str, Any]
 
 
 def replicas(ancestor: int, stage: str) -> list[int]:
-    """Returns the ids of a process's descendants that Ray names as replicas of a stage."""
+    """Returns the process ids of those descendants of a process that Ray names as replicas of a stage."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -96,10 +96,10 @@ def test_every_cut_of_a_golden_gives_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_soak(GOLDENS, SOME))
 def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: Path, serve: Any) -> None:
-    """Compares batches of texts with only the embedding and the head on this machine, as for `eval --window`.
+    """Compares batches of texts, as for `eval --window`, of a model whose first block is on a server.
 
-    The split model's logits must equal the logits of each text alone. `logits_batch` of the unsplit model adds up
-    products in another order, so its logits are only close to them.
+    The split model's logits must equal the logits of each text alone. The unsplit model's `logits_batch` adds up
+    products in another order, so its logits are only close to those of the split model.
     """
     folder = goldens / name
     with LanguageModel.from_pretrained(folder, device="software") as model:

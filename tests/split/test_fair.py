@@ -165,7 +165,10 @@ def test_what_a_client_that_is_gone_waits_for_is_dropped(running: Any, client: A
 
 @pytest.fixture
 def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Makes the server answer each `Look` with `LONG` bytes. `held` is the maximum of bytes in unsent answers."""
+    """Makes the server answer each `Look` (a request for activations) with `LONG` bytes.
+
+    `held` is the maximum number of bytes in unsent answers.
+    """
     found, app = SimpleNamespace(held=0, looks=0, server=running), running.app
 
     async def look(_: Any, look_: Look, *__: Any) -> bytes:

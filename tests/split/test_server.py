@@ -1,4 +1,4 @@
-"""Tests the split server: refusals, sessions, rollback, repeats, evictions, restarts, connections broken anywhere."""
+"""Tests the split server: refusals, sessions, rollback, repeats, evictions, restarts, and broken connections."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_cut_at_any_message_the_text_is_the_same(
 def test_cut_while_a_connection_is_opened(
     serve: Any, folder: Path, ids: list[int], whole: dict[str, list[int]]
 ) -> None:
-    """Fails if the first connection's error does not name the server, or a reconnection is not retried."""
+    """Fails if the error of a broken first connection does not name the server, or a reconnection is not retried."""
     server = serve(folder, "1")
     for after in range(1, 5):  # messages of the handshake and of `open`, in both directions
         proxy = Cutting(server.url, after)
@@ -475,7 +475,7 @@ def test_over_a_link_of_high_latency_chunks_are_under_way_together(serve: Any, f
 
 
 def test_stages_share_the_shortest_context(serve: Any, folder: Path, ids: list[int]) -> None:
-    """Fails if a client sends rows beyond the server's caches, or takes two contexts for two models."""
+    """Fails if a client sends rows beyond the server's caches, or refuses a server with another context."""
     server = serve(folder, "1", context=12)
     with LanguageModel.from_pretrained(folder, context=12, device="software") as model:
         wanted = list(model.generate_ids(ids, 12, temperature=0))  # beyond the context
@@ -513,9 +513,9 @@ def test_a_server_that_is_not_there(folder: Path) -> None:
 
 @pytest.fixture
 def hostile() -> Iterator[Any]:
-    """Yields hostile(opened, answer), which returns the address of a server that sends these fields in `opened`.
+    """Yields a function that starts a server and returns its address.
 
-    The server answers every later message with `answer(message)`.
+    The server answers the first message with the fields `opened`, and every later message with `answer(message)`.
     """
     from websockets.sync.server import ServerConnection
     from websockets.sync.server import serve as listen
@@ -758,7 +758,7 @@ def test_a_server_of_all_blocks_runs_those_that_a_client_asks_for(serve: Any, fo
     assert used.say(Step(seq=0, pos=0, n=1), struct.pack("<I", 3))[0]["op"] == "stepped"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "MAX_IDLE_PARTS", 1)
-        for part in ("embed", "+0", "head"):  # no session steps on these: each new part unloads an older one
+        for part in ("embed", "+0", "head"):  # no step uses these parts, so each unloads an older one
             raw(server).open(part=part)
     assert {str(part) for part in engine._narrowed} == {"1,head", "embed,0", "head"}
     few = serve(folder, "1")
@@ -857,7 +857,7 @@ def test_draining_lets_the_step_under_way_end_and_refuses_others(
 
 
 def test_a_server_that_resets_the_connection_is_reported(folder: Path) -> None:
-    """Regression: for a reset, websockets reports a closed connection, and the client printed a traceback."""
+    """Regression: the client printed a traceback, since websockets reports a reset as a closed connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def reset() -> None:

@@ -57,7 +57,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _no_work(*_: object) -> None:
-    raise AssertionError("the work began before --out was looked at")
+    raise AssertionError("the work began before --out was checked")
 
 
 def kinds(folder: Path) -> dict[str, tuple[int, bytes | None]]:
@@ -170,9 +170,9 @@ def test_a_full_disk_is_named_and_leaves_nothing(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", mostly_soak(["logits", "dump", "tokenizer train"], ("dump",)))
 def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
-    """Simulates a full disk with a limit on file sizes. The limit is per process, so a separate process has it.
+    """Simulates a full disk with a limit on file sizes, which holds for a separate process that runs the command.
 
-    The process writes no compiled files (-B), since the limit would also truncate them.
+    The process writes no compiled Python files (-B), since the limit would also truncate them.
     """
     import subprocess
     import sys
@@ -216,7 +216,7 @@ def test_quoted_text_is_short_and_printable() -> None:
 
 
 def test_what_stopped_a_copy_of_many_files_is_said_of_the_folder(tmp_path: Path) -> None:
-    """Regression: for a full disk, the message was `out: [Errno 28] No space left on device`, with the number."""
+    """Regression: the message for a full disk contained a number: `out: [Errno 28] No space left on device`."""
     why = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere/half")
     with pytest.raises(OSError, match="No space left") as caught, named_errors(tmp_path / "out"):
         raise shutil.Error([("a", "b", str(why))])

@@ -19,7 +19,7 @@ from glgpt.system.parallel import in_processes, processes_for
 
 
 def square(x: int) -> tuple[int, int]:
-    """Returns the square, and the number of the process."""
+    """Returns the square, and the id of the process."""
     return x * x, os.getpid()
 
 
@@ -40,19 +40,19 @@ def fail_late(x: int) -> int:
 
 
 def end(x: int) -> int:
-    """Ends the process like the system does if memory does not suffice."""
+    """Kills its own process, as the system does if memory does not suffice."""
     os.kill(os.getpid(), signal.SIGKILL)
     return x
 
 
 def note(folder: str) -> None:
-    """Writes a file that is named after the process, and takes a minute."""
+    """Writes a file that is named after the id of the process, and sleeps for a minute."""
     Path(folder, f"{os.getpid()}.pid").touch()
     time.sleep(60)
 
 
 def ignores_interrupts(_: int) -> bool:
-    """True if SIGINT does not reach the process."""
+    """True if the process blocks SIGINT."""
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 

@@ -1,4 +1,4 @@
-"""Tests messages in chat templates: users' special tokens, borders of answers, hostile templates, the process."""
+"""Tests chat templates with messages: special tokens in users' texts, borders of answers, and hostile templates."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_what_no_text_depends_on_is_not_read(tmp_path: Path, change: dict[str, A
 
 
 def test_ids_are_the_same_each_time(tmp_path: Path) -> None:
-    """Fails if dropout is used: 1 would leave no merges, and a value between 0 and 1 would give random ids."""
+    """Fails if the file's dropout is applied: each merge would be skipped with this probability."""
     ours = load(tmp_path, with_model("tinyllama", dropout=0.9))
     assert len({tuple(ours.encode("to be or not to be, and the other")) for _ in range(20)}) == 1
 
@@ -185,7 +185,10 @@ def test_patterns_that_scan_a_run_again_from_each_position_are_refused(pattern: 
 
 @pytest.mark.parametrize("unit", ["a", "A", "1", " ", "-", "\u02b0", "\u0301"])
 def test_a_failed_scan_is_not_repeated(unit: str) -> None:
-    """Fails if a pattern needs more than 5 s. In some patterns, an alternative scans a run that a later one matches."""
+    """Fails if a pattern needs more than 5 s.
+
+    In some patterns, an alternative scans a run of characters and fails, and a later alternative matches the run.
+    """
     from tokenizers import Regex, pre_tokenizers
 
     for pattern in (

@@ -64,7 +64,7 @@ def test_a_prompt_is_neither_truncated_nor_padded(tmp_path: Path, name: str, opt
 
 
 def template(*pieces: str) -> dict[str, Any]:
-    """Returns a post-processor of special tokens and `$A`. Special tokens have the ids of the vocabulary."""
+    """Returns a post-processor that adds special tokens to a text. The text is the piece `$A`."""
     kinds = [{"Sequence": {"id": "A"}} if piece == "$A" else {"SpecialToken": {"id": piece}} for piece in pieces]
     single = [{name: about | {"type_id": 0} for name, about in kind.items()} for kind in kinds]
     ids = {"<s>": 1, "</s>": 2, "<|im_start|>": 1, "<|im_end|>": 2}
@@ -98,7 +98,7 @@ def test_added_tokens_have_the_ids_that_the_library_gives_them(tmp_path: Path, n
 
 
 def test_a_token_with_a_role_is_never_split(tmp_path: Path) -> None:
-    """Fails if a token of the vocabulary with a role, such as eos, is split because no added token lists it."""
+    """Fails if a token with a role, such as eos, is split because it is only in the vocabulary, not an added token."""
     document = layout("tinyllama") | {"added_tokens": []}
     ours = load(tmp_path, document, eos_token="</s>", pad_token="<nowhere>")
     assert ours.eos == 2 and ours.encode("x</s>")[-1] == 2 and "<nowhere>" not in ours.special
@@ -130,7 +130,7 @@ def test_plain_files_say_what_stands_around_a_prompt(tmp_path: Path, flags: Any,
 
 
 def test_a_tokenizer_json_comes_before_plain_files(tmp_path: Path) -> None:
-    """Fails if tokenizer.json does not take precedence: only tokenizer.json specifies that digits are split."""
+    """Fails if vocab.json and merges.txt are read instead of tokenizer.json, which alone says that digits are split."""
     document = layout("smollm")
     (tmp_path / "vocab.json").write_text(json.dumps(document["model"]["vocab"]))
     (tmp_path / "merges.txt").write_text("\n".join(document["model"]["merges"]))

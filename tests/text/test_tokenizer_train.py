@@ -72,7 +72,7 @@ def test_a_bpe_has_the_size_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_merges_are_those_of_the_definition(tmp_path: Path) -> None:
-    """Compares merges with a simple loop: the most frequent pair each time; among equals, the pair of smallest ids."""
+    """Compares merges with a simple loop that merges the most frequent pair; among equals, the one with smaller ids."""
     text = "low low low lower lower newest newest widest"
     make_tokenizer("bpe:263", Text.of_string(text), tmp_path)
     words = [(" " if i else "") + word for i, word in enumerate(text.split())]

@@ -74,7 +74,7 @@ def test_metrics(line: str, why: str, run: Path) -> None:
     message = said(glgpt.train, resume="run", steps=50)
     assert message.startswith("run/metrics.jsonl is damaged: line 6: ") and why in message
     assert path.read_bytes() == before
-    path.write_text("\n".join(lines) + "\n" + line[:-1])  # as a killed process leaves it
+    path.write_text("\n".join(lines) + "\n" + line[:-1])  # the last line is incomplete, as after a kill
     assert glgpt.train(resume="run", steps=50).step == 50
 
 
@@ -299,7 +299,7 @@ def test_a_state_without_metadata_or_tensors(saved: Path) -> None:
 
 
 def test_the_config_names_the_end_of_text(tmp_path: Path) -> None:
-    """Fails if an id is missing: transformers then uses GPT-2's id, which is beyond the vocabulary, and warns."""
+    """Fails if config.json lacks the ids: transformers then uses GPT-2's, which are beyond the vocabulary."""
     config = tiny_trainer.TINY
     arrays = {name: np.zeros(p.shape, np.float32) for name, p in config.parameters.items()}
     for eos in (0, None):

@@ -57,7 +57,7 @@ def test_a_step_that_is_not_kept_is_named_with_those_that_are(run: Path) -> None
 
 
 def test_a_step_of_what_is_not_a_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: the error was that of an invalid name of the Hub."""
+    """Regression: the error reported an invalid name of a model on the Hub."""
     monkeypatch.chdir(tmp_path)
     Path("notes").mkdir()
     for name, why in (
@@ -73,7 +73,7 @@ def test_a_step_of_what_is_not_a_run_is_named(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_a_resumed_run_forgets_later_steps_and_keeps_on(run: Path) -> None:
-    (run / "steps/20").mkdir()  # from steps that were lost
+    (run / "steps/20").mkdir()  # a later step than the run's last checkpoint
     (run / "steps/.18.half").mkdir()
     glgpt.train(resume="run", steps=16)
     assert kept_steps(run) == [14, 16] and not list((run / "steps").glob(".*"))

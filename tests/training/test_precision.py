@@ -46,7 +46,7 @@ def apart(a: Arrays, b: Arrays) -> float:
     ],
 )
 def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
-    """Fails if an f16 product omits a term, a scale or padding, or a packed tensor is read in another layout.
+    """Fails if an f16 product omits a term or a scale, adds padding, or reads a packed tensor in another layout.
 
     Each rounding to float16 adds a relative error of up to 2^-11, and about twenty roundings follow each other.
     """
@@ -82,7 +82,7 @@ def test_an_overflow_takes_the_step_again_and_loses_none() -> None:
 
 
 def test_a_step_that_overflows_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a step for which no scale fits changes a value, or the error does not contain what to do."""
+    """Fails if a step that overflows with every loss scale changes a value, or its error does not say what to do."""
     monkeypatch.setattr(loss_scale, "MIN_SCALE", ABSURD.value)
     batch = examples(config=TINY, context=4)
     with trainer(TINY, context=4, precision="f16") as t:
@@ -146,7 +146,7 @@ def test_a_damaged_loss_scale_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_not_taken_again() -> None:
-    """Fails if the scale changes after a forward pass overflows: such a step must be reported at once."""
+    """Fails if a step whose loss overflows is repeated with another loss scale: it must be reported at once."""
     with trainer(TINY, context=4, precision="f16") as t:
         t.set_parameters({name: 1e6 * np.sign(a + 0.5) for name, a in t.parameters().items()})
         t.submit(*examples(config=TINY, context=4))
@@ -192,7 +192,7 @@ def test_results_of_good_steps_are_told_where_a_later_one_fits_no_scale(monkeypa
 
 
 def test_recomputed_activations_are_those_of_the_step() -> None:
-    """Fails if a step, a recomputation or an evaluation applies an activation function to a product not yet rounded."""
+    """Fails if a step, a recomputation or an evaluation applies the activation function before rounding the product."""
     batch = examples(config=CONFIG, context=9)
     losses = [gradients("f16", *batch, recompute=recompute)[0] for recompute in (False, True)]
     with trainer(precision="f16") as t:
@@ -207,7 +207,7 @@ def test_a_precision_that_is_none_is_refused() -> None:
 
 @pytest.mark.soak
 def test_a_step_of_nano_is_f32s() -> None:
-    """Fails if, in the shape of a real training, f16 gradients differ by more than rounding explains."""
+    """Fails if f16 gradients of a model of real size differ from f32 gradients by more than rounding explains."""
     config = GPT2Config(256, 64, 128, 4, 4)
     x, y = np.random.default_rng(0).integers(0, 256, (2, 2, 64))
     found = [gradients(precision, x, y, model=config, context=64, kernel="4x8") for precision in ("f32", "f16")]

@@ -1,4 +1,4 @@
-"""Tests that a run stopped at any moment continues as if it had not been stopped, with a fake trainer."""
+"""Tests, with a fake trainer, that a run stopped at any moment continues as if it had not been stopped."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_would_be_broken_stops_the_run(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("steps", [8, 30])
 def test_the_speed_is_right_from_the_second_step_on(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Fails if late results, the last of which arrive together, make a short run seem twice as fast."""
+    """Fails if a short run seems twice as fast because results arrive late and the last ones arrive together."""
     monkeypatch.setattr(fake_trainer, "SECONDS", 0.02)
     monkeypatch.setattr(fake_trainer, "BEGUN", begun := [])
     seen: list[Step] = []

@@ -1,4 +1,4 @@
-"""Tests training steps: compared with torch's golden, accumulated, recomputed, with dropout; tests AdamW."""
+"""Tests training steps: results of torch, micro-batches, recomputation, steps of other sizes, dropout and AdamW."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ten_steps_are_torchs(goldens: Path, options: dict[str, Any]) -> None:
 
     A softmax ignores shifts, so the gradient of attention's key bias is only rounding noise. AdamW divides a gradient
     by its size, so it still moves this bias by about the learning rate. The checks need no exception: the key bias
-    does not change the loss, and it is a small share of the gradient of the biases of queries, keys and values.
+    does not change the loss, and its gradient is a small share of that of the whole bias (queries, keys and values).
     """
     golden = np.load(goldens / "training/training.npz")
     s = {name.removeprefix("setting."): float(golden[name]) for name in golden if name.startswith("setting.")}
@@ -103,7 +103,7 @@ def test_parts_make_one_batch(recompute: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_recomputing_changes_no_bit(dropout: float) -> None:
-    """Fails if recomputed values differ, for example by another mask or by a fusion that rounds differently."""
+    """Fails if recomputed values differ, for example by another dropout mask or other rounding in a fused pass."""
     options = {"dropout": dropout, "clip": None}
     assert same(gradients(*examples(), **options), gradients(*examples(), recompute=True, **options))
 
@@ -123,7 +123,7 @@ def test_targets_below_zero_count_nothing() -> None:
 @pytest.mark.parametrize("second", [4, 0], ids=["some", "none"])
 @pytest.mark.parametrize("options", [{"batch": 4}, {"batch": 2, "accumulate": 2}], ids=["one", "parts"])
 def test_a_step_is_on_the_mean_over_the_targets_that_count(options: dict[str, int], second: int) -> None:
-    """Fails if the mean includes positions that have no target, or weights micro-batches without regard to targets."""
+    """Fails if the mean includes positions without a target, or is the mean of the micro-batches' means."""
     x, y = examples(4)
     y[0, 5:] = y[1, ::2] = y[2:, second:] = -1
     with trainer(**options) as t:
@@ -211,7 +211,7 @@ def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, 
 
 
 def test_a_smaller_step_is_padded_with_its_own_ids() -> None:
-    """Fails if padding has a token that the batch lacks: its values may overflow, and infinity times 0 is NaN."""
+    """Fails if padding has a token that the batch lacks. Its values may overflow, and infinity times 0 is NaN."""
     inputs = np.array([[5, 6, 7], [7, 6, 5]])
     ((x, y),) = micro_batches(inputs, inputs, 1, 3, 4)
     assert x.tolist() == [[5, 6, 7, 7], [7, 6, 5, 5], [7, 6, 5, 5]]
@@ -222,7 +222,7 @@ def test_a_smaller_step_is_padded_with_its_own_ids() -> None:
 
 
 def dropped(t: Trainer, step: int, part: int = 0, seed: int = 0) -> Array:
-    """Returns the loss of a batch with the masks of a step. Computes gradients, and changes no parameter."""
+    """Returns the loss of a batch with the dropout masks of a step. Computes gradients and changes no parameter."""
     x, y = examples()
     t.textures.upload(x, y, train=True)
     t.player.play("backward", pos=0, row=part, step=step, seed=seed)
@@ -269,7 +269,7 @@ def test_one_mask_serves_both_ways() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_steps_are_adamw_on_the_gradients(clip: float | None) -> None:
-    """Fails if decay reaches vectors, clipping is omitted, a moment is lost in a swap, or odd steps read old states."""
+    """Fails if weight decay changes vectors, clipping is omitted, or a step reads other moments than the last ones."""
     options = {"betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.5, "clip": clip, "accumulate": 2}
     with trainer(lr=0.5, **options) as t:
         known = {name: [value.astype(float), 0.0, 0.0] for name, value in t.parameters().items()}

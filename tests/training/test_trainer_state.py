@@ -161,7 +161,7 @@ def test_a_good_state_is_not_called_damaged(tmp_path: Path) -> None:
 
 
 def test_gradients_of_another_shape_are_not_made_up() -> None:
-    """Fails if zeros are returned as gradients after an evaluation of a longer context, which discards them."""
+    """Fails if zeros are returned as gradients after an evaluation of a longer context has discarded the gradients."""
     with trainer(batch=None, context=None, seed=np.int64(3), lr=np.float32(1e-3)) as t:
         t.step(*examples(2, 0, CONFIG, 5))
         t.evaluate(*examples(2, 0, CONFIG, 4))
@@ -176,7 +176,7 @@ def test_gradients_of_another_shape_are_not_made_up() -> None:
 
 
 def test_a_sample_continues_after_the_shape_has_grown() -> None:
-    """Fails if a sample that is being generated keeps using the closed program."""
+    """Fails if a sample that is being generated keeps using the program that was closed when the shape grew."""
     with trainer(context=None) as t:
         t.step(*examples(context=4))
         wanted = list(t.generate_ids([1, 2], 6, seed=3))
@@ -416,7 +416,7 @@ def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) 
 def test_compiling_is_said_and_shorter_steps_compile_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if compiling for a new length (half a minute on software GL) is not logged, or every length compiles."""
+    """Fails if compiling for a larger shape, which may take half a minute, is not logged, or a shorter step compiles."""
     caplog.set_level(logging.INFO, "glgpt.training.trainer")
     built: list[str] = []
     build = Player._build

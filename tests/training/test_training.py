@@ -140,7 +140,7 @@ def test_runs_without_a_name_get_one() -> None:
 
 
 def test_a_run_that_is_being_set_up_has_taken_its_name() -> None:
-    """Regression: of two runs that were started together, one failed after its set-up."""
+    """Regression: two runs that started together chose the same name, and one of them failed after its set-up."""
     with staged(Path("runs/play-nano")):
         assert str(glgpt.train("play.txt", **SMALL).folder) == "runs/play-nano-2"
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_is_trained_further_with_its_own_tokenizer() -> None:
 
 
 def test_a_chat_model_that_is_trained_further_can_still_chat(tmp_path: Path) -> None:
-    """Regression: the run had neither the chat template nor the recommended sampling of its first checkpoint."""
+    """Regression: the run lacked the chat template and recommended sampling of the checkpoint that it started from."""
     extra = {"general.sampling.temp": 0.5, "general.sampling.top_k": 7}
     start = chat_llama(tmp_path / "chat.gguf", extra=extra)
     glgpt.train("play.txt", init=start, out="run", context=32, batch=2, steps=1, keep=1, eval_every=0, sample_every=0)
