@@ -1,4 +1,4 @@
-"""Marks test parameters that test little more than others, so that they run only in `make test-slow`."""
+"""Marks those parameters of a test that find few faults beyond the others, so that only `make test-slow` runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local server that fails in every way in which a download of a text can fail."""
+"""Provides a local server whose paths fail in all the ways in which a download of a text can fail."""
 
 from __future__ import annotations
 

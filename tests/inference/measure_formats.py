@@ -3,7 +3,7 @@
 python tests/inference/measure_formats.py [--formats f32,f16,q8,q4] [--shape "GPT-2 124M"] [--rounds 9]
     [--device software]
 
-Prints the medians of wall time and processor time, and for each format the median ratio to the first format.
+Prints for each format the median wall time and processor time, and the median of their ratios to the first format's.
 """
 
 from __future__ import annotations

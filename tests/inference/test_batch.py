@@ -64,7 +64,7 @@ def together(
     return [(run.ids, run.stats.stopped) for run in runs]
 
 
-FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # the other goldens compile more shaders: `soak`
+FEW = ("dhead2-gelu", "llama-grouped", "vocab3-untied")  # others compile more shaders and run in `make test-slow`
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_logits_are_the_same_bits_in_a_batch_of_any_size(goldens: Path, kernel: 
 
 
 def test_texts_pause_come_and_lose_their_rows(goldens: Path) -> None:
-    """Fails if a text continues differently after a pause, after its cache rows move, or after another prefill."""
+    """Fails if a text continues differently after a pause, after its rows have moved, or after a second prefill."""
     with load(goldens / "dhead3-relu") as model:
         decoder, most = batch_of(model), model.config.n_positions
         prompts = [ids[: most // 2] for ids in prompts_for(model, 4)]
@@ -301,7 +301,10 @@ def test_a_texture_limit_is_kept(goldens: Path, caplog: pytest.LogCaptureFixture
 
 
 def test_a_text_continues_without_guesses_where_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: a text failed when another text made the context grow, and later texts never had guesses again."""
+    """Regression: a text with guesses (speculative decoding) failed when another text made the context grow.
+
+    Later texts had no guesses, even if memory sufficed again.
+    """
     monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
     path = chat_llama(tmp_path / "model.gguf", context=2048)
     sampled: dict[str, Any] = {"temperature": 0.7, "seed": 3, "eos": False}

@@ -1,4 +1,4 @@
-"""Compares two ways of decoding: the device adds up products by blending, or a pass adds up partial sums."""
+"""Compares two ways of decoding: blending adds up the slices of a product, or a later pass adds up partial sums."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_block_takes_seven_passes(name: str, more: int) -> None:
 
 
 def test_norms_after_a_product_keep_partial_sums() -> None:
-    """Fails if a residual stream that is not a sum of products is added up in place."""
+    """Fails if a product is blended into the residual stream although a norm must first be applied to the product."""
     config = models.family("gemma2")(**GROUPED, n_embd=64, n_head=4, head_dim=16)
     assert not any(p.slices for p in decoding(config, BLENDED, "f32").entries["decode"].passes)
 

@@ -97,7 +97,7 @@ def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog
         weights = model.player.shared()
         running = model.generate_ids(IDS[:3], 12, temperature=0, eos=False)
         first = [next(running) for _ in range(5)]
-        np.testing.assert_array_equal(model.logits(IDS), logits)  # with separate caches
+        np.testing.assert_array_equal(model.logits(IDS), logits)  # computed with caches of their own
         assert model.context == 16 and not caplog.records
         assert greedy(model, IDS, 12) == wanted
         assert model.context == 32 and model.player.shared() == weights
@@ -108,10 +108,7 @@ def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog
 
 @pytest.mark.usefixtures("short_default")
 def test_a_context_that_cannot_grow_stays(goldens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the model assumes larger caches than it has.
-
-    Before that, growing the context has failed in another thread and has been interrupted.
-    """
+    """Fails if the model assumes that its caches have grown after growing them has failed or was interrupted."""
     with load(goldens / "inverse-layer-f16", context=32) as model:
         wanted = greedy(model, IDS, 12)
     with load(goldens / "inverse-layer-f16") as model:

@@ -162,7 +162,7 @@ def test_an_answer_that_is_stopped_is_a_message(opened: Callable[..., LanguageMo
 
 
 def test_an_answer_to_earlier_messages_is_not_added(opened: Callable[..., LanguageModel]) -> None:
-    """Fails if an answer that is read late follows a message that it does not answer."""
+    """Fails if an answer that is read late is added after a message that it does not answer."""
     conversation = Conversation(opened(), tokens=4, **GREEDY)
     first, second = conversation.send("hello"), conversation.send("and you?")
     assert "".join(first)
@@ -235,7 +235,7 @@ def test_an_answer_ends_where_the_memory_does(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_conversation_continues_where_the_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a message is refused, and not earlier turns dropped, when memory does not suffice for more context."""
+    """Fails if a message is refused for lack of memory for a longer context, although earlier turns can be dropped."""
     monkeypatch.setattr(context, "DEFAULT_CONTEXT", 256)
     path = chat_llama(tmp_path / "model.gguf")
     with LanguageModel.from_pretrained(path, device="software") as model:
@@ -278,7 +278,7 @@ def test_a_message_beyond_the_model_is_refused_before_the_context_grows(
 
 
 def test_a_message_to_a_closed_model_is_refused(opened: Callable[..., LanguageModel]) -> None:
-    """Regression: the error of a long message said that the message exceeds the context."""
+    """Regression: for a long message, the error said that the message exceeds the context."""
     model = opened()
     conversation = Conversation(model)
     model.close()

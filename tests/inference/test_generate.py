@@ -60,7 +60,7 @@ def test_without_a_stop_text_all_is_shown(stop: str | None) -> None:
 
 
 def written(ids: list[int], tokenizer: Tokenizer | None) -> Generation:
-    """Returns the generation of these ids."""
+    """Returns a generation whose tokens are `ids`."""
     return Generation(TokenStream(iter(ids), GenerationStats()), tokenizer, SamplingOptions(seed=0))
 
 

@@ -191,7 +191,7 @@ def test_close_releases_the_textures_of_open_generations(goldens: Path) -> None:
 
 
 def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
-    """Fails if each layer, head, position or value records a program and compiles its shaders."""
+    """Fails if a new program is recorded, and its shaders compiled, for each layer, head, position or value."""
     with LanguageModel.from_pretrained(goldens / "llama-grouped", device=DEVICE) as model:
         _, other = model.run_with_cache(OTHER, ["h.0.resid_post", "h.1.resid_post"])
         model.logits(IDS)
@@ -202,7 +202,7 @@ def test_a_sweep_plays_one_program(goldens: Path, recorded: list[str]) -> None:
                 values = other[f"h.{layer}.resid_post"][position : position + 1]
                 seen.add(logits(model, IDS, Patch(f"h.{layer}.resid_post", values, position)).tobytes())
         compiled = recorded.count("compile")
-        assert recorded.count("capture_program") == 1 and compiled <= 3  # the edit, for both chunk sizes
+        assert recorded.count("capture_program") == 1 and compiled <= 3  # shaders of the edit, for two chunk sizes
         assert len(seen) == 2 * len(IDS)
         for head in range(3):
             seen.add(logits(model, IDS, Ablate("h.1.attn", head=head)).tobytes())

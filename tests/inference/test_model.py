@@ -124,7 +124,7 @@ def test_every_kernel_fetch_and_storage_agrees(goldens: Path, kernel: str, fetch
     ("name", "storage"), [("inverse-layer-f16", "uint"), pytest.param("wide", "float", marks=pytest.mark.soak)]
 )
 def test_halves_agree_within_their_bound(goldens: Path, name: str, storage: str) -> None:
-    """Fails if packed float16 values are multiplied with wrong columns, or lose more than rounding to eleven bits."""
+    """Fails if packed float16 values are multiplied with wrong columns, or rounded to fewer than eleven bits."""
     with load(goldens / name, "f16", storage=storage) as model:
         agrees(model, reference_of(goldens / name))
 
@@ -139,7 +139,7 @@ def test_cached_decode_is_the_uncached_forward(tmp_path: Path, dtype: str) -> No
         wanted = gpt2(config, weights, ids)["logits"]
         near = HALF * size(wanted) if dtype == "f16" else 2e-5  # in f32, the results differ only by rounding
         for n, token in enumerate(model.generate_ids(ids[:], 30, seed=1)):
-            text = [*ids, token] if 0 < n < 29 else ids  # the first and last token are not decoded ahead
+            text = [*ids, token] if 0 < n < 29 else ids  # the first and the last token are not decoded yet
             within(row_of_logits(model), model.logits(text)[-1], near, where=f"after {len(text)} tokens")
             ids.append(token)
         wanted = gpt2(config, weights, ids[:-1])["logits"]

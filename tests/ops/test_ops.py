@@ -1,4 +1,7 @@
-"""Compares every op with float64: odd shapes, every layout, header, fetch and storage; inputs that are not finite."""
+"""Compares every op with float64: odd shapes, every layout and format, and inputs that are not finite.
+
+Styles also vary the options: the GLSL version (header), the function that fetches texels, and the kind of texture.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ CROSSED = [
     [pytest.param(*c, marks=[pytest.mark.slow] * (c[1] in SLOW)) for c in CROSSED if c[1] not in RARE],
 )
 def test_ops_are_their_reference(device: Device, case: str, style: str) -> None:
-    """Fails if an op is wrong in one layout, header, fetch or storage, or leaves garbage in its padding.
+    """Fails if an op is wrong in one layout, in one format or with one option, or leaves garbage in its padding.
 
     All styles use SHAPE. Styles that are not SLOW also use the smallest shape, and PLAIN ones use a third shape.
     """

@@ -35,7 +35,7 @@ def bench(name: str, limits: Limits) -> Bench:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("cols", "dtype", "split_k"), mostly_soak(MANY_ROWS, KEPT))
 def test_many_rows(device: Device, name: str, limits: str, cols: int, dtype: str, split_k: int) -> None:
-    """Fails if a segment of K uses the scales of the previous group, or a tile of y reads the wrong tile of w."""
+    """Fails if a part of K uses the scales of the previous group, or a tile of y reads the wrong tile of w."""
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 13, ROWS - 2, b.many(13, ROWS - 2)), b.weight("w", ROWS - 2, cols)

@@ -24,7 +24,7 @@ from glgpt.program.spec import Limits
 @pytest.mark.parametrize("inner", [90, 67])
 @pytest.mark.parametrize("rows", [4, 8])
 def test_a_product_loops_over_many_tiles(device: Device, inner: int, rows: int, dtype: str) -> None:
-    """Fails if a segment of K that ends at the edge of a tile or of the matrix is too long or too short."""
+    """Fails if the part of K that a fragment reads from one tile of x and one tile of w is too long or too short."""
 
     def record(b: Bench) -> list[Want]:
         x = b.normal("x", 13, inner, Layout(13, inner, (4, 3)))

@@ -30,7 +30,7 @@ TRAINED = [
 
 
 def directions(bench: Bench, shape: tuple[int, int], rows: int) -> list[Array]:
-    """Returns two random directions, and the direction of the last value, next to the padding."""
+    """Returns two random directions, and one in which only the last value, next to the padding, changes."""
     found = [bench.rng.standard_normal(shape) for _ in range(2)] + [np.zeros(shape)]
     found[2][rows - 1, -1] = 1
     for v in found:
@@ -81,7 +81,10 @@ def test_gradients_are_the_slopes(device: Device, case: str, style: str) -> None
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout_keeps_the_expectation_and_draws_anew(rate: float) -> None:
-    """Fails if the hash that drops values (in NumPy; the shader's has the same bits) has a bias or repeats."""
+    """Fails if the hash that decides which values are dropped has a bias or repeats.
+
+    This tests the hash in NumPy; other tests check that the shader computes the same bits.
+    """
     size, place = (300, 400), {"site": 3, "seed": 1, "step": 2, "part": 0}
     mask = kept(*size, rate, **place)
     spread = np.sqrt(rate / (1 - rate))  # standard deviation of a value of the mask, whose mean is 1

@@ -156,7 +156,7 @@ def test_recordings_share_weights_and_fit_their_limits(goldens: Path) -> None:
 
 
 def test_the_device_of_the_reference_run_is_ones_choice(goldens: Path, tmp_path: Path) -> None:
-    """Regression: the command always passes a device, which `export` refused."""
+    """Regression: `export` refused a device, and the command always passes one."""
     model = ["--model", str(goldens / "one-f16")]
     assert main(["export", *model, "--out", str(tmp_path / "out"), "--device", "software"]) == 0
     with pytest.raises(GlgptError, match="kernel 'x'"):

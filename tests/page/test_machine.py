@@ -34,7 +34,7 @@ def test_a_block_has_the_cells_of_the_page(model: LanguageModel) -> None:
 
 
 def test_a_row_has_all_that_a_token_has(model: LanguageModel) -> None:
-    """Fails if a row mixes up queries and scores. With as many tokens as a head is wide, both have the same shape."""
+    """Fails if queries and scores are mixed up. They have the same shape if a head has as many columns as tokens."""
     config = model.config
     ids = [(5 * i) % config.vocab_size for i in range(config.n_embd // config.n_head)]
     _, found = model.run_with_cache(ids, ["h.1.attn.q", "h.1.attn.k", "h.1.attn.scores", "h.1.mlp.act"])

@@ -100,7 +100,7 @@ def test_common_shapes_are_those_of_published_models() -> None:
 
 
 def test_mixes_are_those_of_llama_quantize() -> None:
-    """Fails if a tensor's type in Q4_K_M is wrong, or a row that is not whole super-blocks has no fallback type."""
+    """Fails if a tensor's type in Q4_K_M is wrong, or has no fallback for rows that 256 does not divide."""
     shapes = {shape.name: shape for shape in common_shapes()}
     found = {mix.name: mix.formats for mix in mixes.mixes(shapes["Llama 3.2 1B"])}
     formats = found["Q4_K_M"]

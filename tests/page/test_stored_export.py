@@ -1,4 +1,4 @@
-"""Tests pages of GGUF files: weights stay as stored if a page can read their formats."""
+"""Tests pages of GGUF files: the page's weights have the formats of the file if a page can read these formats."""
 
 from __future__ import annotations
 

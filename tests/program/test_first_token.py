@@ -78,7 +78,7 @@ def test_shaders_are_small(recorded: tuple[Program, tuple[int, int]]) -> None:
 
 @pytest.fixture(scope="module")
 def page_programs() -> dict[str, Program]:
-    """Returns the programs, by recording, with which the page without weights runs SmolLM2-135M's file."""
+    """Returns the programs, by recording, with which the page that opens model files runs SmolLM2-135M's file."""
     smollm2 = shape("smollm2-135m")
     formats = next(mix.formats for mix in mixes(smollm2) if mix.name == "Q4_0")  # these formats also hold Q4_1
     config = smollm2.config.with_context(1024, True)

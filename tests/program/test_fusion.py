@@ -129,7 +129,7 @@ def test_fused_steps_take_little_more_memory(
 
 
 def test_every_name_of_a_training_shader_is_known() -> None:
-    """Fails if a declaration in a shader does not match the patterns that rename the copies in a fused shader."""
+    """Fails if a fused shader, which holds renamed copies of a shader, misses a name that must be renamed."""
     rec = recorder.Recorder()
     for options in ({}, {"precision": "f16", "recompute": True, "dropout": 0.1}):
         record_training(rec := recorder.Recorder(), CONFIG, Recipe(2, 12, accumulate=2, **options), KERNELS["4x8"])

@@ -1,4 +1,4 @@
-"""Tests chat templates: the files that they are read from, what they may use, and that hostile ones do no harm."""
+"""Tests chat templates: the files that hold them, and that hostile templates do no harm."""
 
 from __future__ import annotations
 

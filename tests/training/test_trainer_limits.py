@@ -145,7 +145,7 @@ def uncut() -> tuple[Arrays, list[Arrays], list[float], list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("most", mostly_soak([4, 8], [8]))
 def test_a_vocabulary_beyond_a_texture_trains_alike(device: Device, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Fails if a tensor that is tiled by rows or columns, or a split pass, loses or mixes up a part."""
+    """Fails if a part is lost or mixed up when tensors are tiled by rows or columns, and passes are split."""
     wanted = uncut()
     small(device, monkeypatch, most)
     found = steps()
@@ -153,7 +153,8 @@ def test_a_vocabulary_beyond_a_texture_trains_alike(device: Device, monkeypatch:
     assert found[2] == pytest.approx(wanted[2], rel=1e-6)
     for ours, theirs in zip(found[1], wanted[1], strict=True):
         for name, value in theirs.items():
-            # The sums are the same, but a compiler may fuse an addition in only one shader, which changes a bit or two.
+            # The terms are the same, but the compiler may fuse a multiplication with an addition in only one of the
+            # shaders, which changes a bit or two.
             assert np.linalg.norm(ours[name] - value) <= 1e-6 * np.linalg.norm(value), name
 
 

@@ -416,7 +416,7 @@ def test_a_loaded_model_is_trained_and_what_is_no_model_is_named(goldens: Path) 
 def test_compiling_is_said_and_shorter_steps_compile_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if compiling for a larger shape, which may take half a minute, is not logged, or a shorter step compiles."""
+    """Fails if compiling for a larger shape (it can take half a minute) is not logged, or a smaller step compiles."""
     caplog.set_level(logging.INFO, "glgpt.training.trainer")
     built: list[str] = []
     build = Player._build

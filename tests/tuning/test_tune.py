@@ -205,7 +205,7 @@ def test_names_that_are_none_are_refused(device: Device, asked: dict[str, str], 
 
 
 def test_four_draw_buffers_take_the_kernel_that_fits(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a Raspberry Pi is given a kernel with eight targets."""
+    """Fails if a device with four draw buffers, such as a Raspberry Pi, gets a kernel that writes eight outputs."""
     monkeypatch.setattr(device, "limits", replace(device.limits, max_draw_buffers=4))
     measured: list[list[str]] = []
 
