@@ -1,4 +1,4 @@
-"""Local proxies between a client and a split server. They break connections, or delay or reorder messages."""
+"""Provides local proxies between a client and a split server. They break connections, or delay or reorder messages."""
 
 from __future__ import annotations
 
@@ -88,9 +88,10 @@ class Delaying(Proxy):
 
 
 class Shuffling:
-    """Forwards WebSocket messages. Swaps the first `swaps` pairs that follow within 10 ms; repeats every third message.
+    """Forwards WebSocket messages, some of them swapped or repeated.
 
-    A swapped pair counts as one message.
+    The first `swaps` pairs of messages that arrive within 10 ms are swapped. Every third message is sent twice; a
+    swapped pair counts as one message.
     """
 
     def __init__(self, target: str, swaps: int) -> None:

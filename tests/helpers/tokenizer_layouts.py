@@ -1,4 +1,4 @@
-"""Small tokenizer.json documents with the layouts of published models.
+"""Provides small tokenizer.json documents with the layouts of published models.
 
 Each document has a few hundred tokens. Its layout (normalizer, pre-tokenizer, post-processor, decoder, flags of the
 model) equals that of the published file.

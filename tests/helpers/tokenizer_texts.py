@@ -1,4 +1,4 @@
-"""Texts on which tokenizers are compared: words, digits, code, blanks, CJK, emoji and special tokens, mixed."""
+"""Provides texts on which tokenizers are compared: a mix of words, digits, code, blanks, CJK, emoji, special tokens."""
 
 from __future__ import annotations
 

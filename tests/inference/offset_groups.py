@@ -3,8 +3,8 @@
 python tests/inference/offset_groups.py FOLDER OUT
 
 If the weights of a checkpoint were already rounded in blocks of 32, as in a GGUF file, rounding the same blocks again
-loses nothing. In the rotated checkpoint, each group of q8 and q4 holds halves of two such blocks, so that rounding
-changes the weights and its cost can be measured.
+loses nothing. In the rotated checkpoint, each group of q8 and q4 holds 16 weights of each of two such blocks, so that
+rounding changes the weights and its cost can be measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests that the Python API refuses wrong arguments with an error of one line, and that the model still works then."""
+"""Tests that the Python API refuses wrong arguments with an error of one line, after which the model still works."""
 
 from __future__ import annotations
 

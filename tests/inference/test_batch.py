@@ -425,7 +425,7 @@ def test_losses_are_the_same_between_other_calls(goldens: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
-    """Fails if a guessed token has other logits than in a step of its own, or a wrong guess stays in the caches."""
+    """Fails if a guessed token has other logits than in a separate step, or a wrong guess stays in the caches."""
     seen = []
     always = lookup.Speculation.checked_step
 

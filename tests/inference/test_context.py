@@ -97,7 +97,7 @@ def test_a_context_grows_to_what_a_prompt_needs(goldens: Path, name: str, caplog
         weights = model.player.shared()
         running = model.generate_ids(IDS[:3], 12, temperature=0, eos=False)
         first = [next(running) for _ in range(5)]
-        np.testing.assert_array_equal(model.logits(IDS), logits)  # computed with caches of their own
+        np.testing.assert_array_equal(model.logits(IDS), logits)  # computed with separate caches
         assert model.context == 16 and not caplog.records
         assert greedy(model, IDS, 12) == wanted
         assert model.context == 32 and model.player.shared() == weights

@@ -1,4 +1,4 @@
-"""Tests of `glgpt.load`, which chooses the class of a model."""
+"""Tests `glgpt.load`, which chooses the class of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs llama.cpp in a Python environment of its own: python llama_scores.py FILE.gguf IDS.json OUT.npz
+"""Runs llama.cpp in a separate Python environment: python llama_scores.py FILE.gguf IDS.json OUT.npz
 
 IDS.json holds lists of token ids. Writes the logits of each list as `0`, `1` and so on. With `--losses`, writes the
 losses of each list's tokens, except the first token, instead of the logits.

@@ -151,7 +151,7 @@ def test_a_pattern_is_replaced_in_one_head(model: LanguageModel, ids: list[int],
 
 
 def test_a_patch_of_another_prompt_brings_its_answer(model: LanguageModel, ids: list[int]) -> None:
-    """Fails if patching in another text's residual stream before the last norm does not give that text's logits."""
+    """Fails if a patch of the residual stream before the last norm does not give the logits of the patch's text."""
     other = model.encode("First Citizen:\nBefore we proceed any further, hear")[: len(ids)]
     logits, found = model.run_with_cache(other, ["h.5.resid_post"])
     patched, _ = model.run_with_cache(ids, (), interventions=[Patch("h.5.resid_post", found["h.5.resid_post"])])

@@ -92,7 +92,10 @@ def test_few_rows_have_the_sums_of_one(device: Device, name: str, limits: str, p
 
 @pytest.mark.parametrize("panels", [True, False])
 def test_a_device_with_four_targets_multiplies_a_row_in_one_pass(device: Device, panels: bool) -> None:
-    """Fails if, with four draw buffers, each half of a texel's column tiles needs its own shader, or bits differ."""
+    """Fails if, with four draw buffers, each half of a texel's column tiles needs its own shader.
+
+    Also fails if the bits differ from those with eight draw buffers.
+    """
 
     def record(b: Bench) -> list[Want]:
         x, w = b.normal("x", 1, WHOLE), b.weight("w", WHOLE, 150, panels)

@@ -31,7 +31,10 @@ def flat(texels: int) -> Shape:
 
 @st.composite
 def graphs(draw: Any) -> list[Movable]:
-    """Generates passes over a few tensors. Each tensor may be written again; in recorded programs, only states are."""
+    """Generates passes that read and write a few tensors.
+
+    Each tensor may be written more than once. In recorded programs, only states are.
+    """
     names = [f"t{i}" for i in range(draw(st.integers(3, 8)))]
     found = []
     for _ in range(draw(st.integers(1, 20))):

@@ -29,7 +29,7 @@ CONFIG = GPT2Config(vocab_size=50, n_positions=70, n_embd=16, n_layer=3, n_head=
 def holds_what_was_written(rec: Recorder) -> None:
     """Fails if a pass reads a texture that no longer contains the tensor that was recorded for it.
 
-    Compares each pass of the program with the pass as it was recorded, before tensors were assigned to textures.
+    Compares each pass of the program with its draft, which names tensors and not yet textures.
     """
     program = rec.program()
     for name, entry in program.entries.items():

@@ -139,7 +139,7 @@ def test_weights_are_rounded_no_worse_than_by_their_range(layout: Layout, seed: 
 
 
 def test_the_search_for_a_minimum_pays() -> None:
-    """Fails if scale and minimum are not optimised, which halves the increase of a model's loss in q4."""
+    """Fails if scale and minimum are not optimised. In q4, this reduces the increase of a model's loss by half."""
     matrix = np.random.default_rng(0).standard_normal((32, 4096)).astype("f")
     coding = FORMATS["q4"].coding
     assert coding

@@ -68,7 +68,7 @@ def bits(answer: Any, head: bool) -> Any:
 
 
 class Alone:
-    """Runs the input rows of a text in a session of its own."""
+    """Runs the input rows of a text in a separate session."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage.session()

@@ -46,7 +46,7 @@ def apart(a: Arrays, b: Arrays) -> float:
     ],
 )
 def test_gradients_are_those_of_f32(options: dict[str, Any]) -> None:
-    """Fails if an f16 product omits a term or a scale, adds padding, or reads a packed tensor in another layout.
+    """Fails if an f16 product omits a term or a scale, includes padding, or reads a packed tensor in another layout.
 
     Each rounding to float16 adds a relative error of up to 2^-11, and about twenty roundings follow each other.
     """
