@@ -1,4 +1,7 @@
-"""Lists the public-domain books that a page offers. The page fetches them from a mirror that allows this (CORS)."""
+"""Lists the public-domain books that a page offers as training texts.
+
+The page fetches a book from a mirror, because gutenberg.org refuses requests by pages of other origins (CORS).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from dataclasses import dataclass
 
 from glgpt.data.fetching import address
 
-OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # gutenberg.org refuses requests by pages of other origins
+OPEN_MIRROR = "https://raw.githubusercontent.com/GITenberg"  # a mirror that accepts requests by pages of all origins
 
-NO_BOOKS = "none"  # given instead of a mirror's address to offer no books
+NO_BOOKS = "none"  # given instead of a mirror's address if the page should offer no books
 
 
 @dataclass(frozen=True)

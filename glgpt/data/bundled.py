@@ -27,7 +27,7 @@ class Bundled:
 
 
 def bundled(name: str) -> str:
-    """Returns the text of a set of `SETS`. Raises GlgptError for another name."""
+    """Returns the text of the data set `name`. Raises GlgptError if `SETS` does not have this name."""
     if name not in SETS:
         raise GlgptError(f"unknown data set {written(name)}; expected {', '.join(SETS)}")
     return SETS[name].make()
@@ -42,7 +42,7 @@ class _Dice:
 
     def below(self, bound: int) -> int:
         self.draws += 1
-        if self.draws > len(self._shares):  # computes the hashes of many draws at once, from draw 1 on
+        if self.draws > len(self._shares):  # recomputes all draws from draw 1 on, for twice as many draws
             steps = np.arange(1, 2 * len(self._shares) + 1024, dtype=np.uint32)
             self._shares = shares(self.seed, steps, np.zeros(1, np.uint32)).tolist()
         return min(int(self._shares[self.draws - 1] * bound), bound - 1)
@@ -53,14 +53,14 @@ class _Dice:
 
 def _plays() -> str:
     text = data_path("tests/data/shakespeare-validation.txt").read_text(encoding="utf-8")
-    return text[text.index("\n\n") + 2 :]  # skips the rest of the speech in which the file begins
+    return text[text.index("\n\n") + 2 :]  # the file begins in the middle of a speech: skips the rest of it
 
 
 def _code() -> str:
     """Returns source code of this package: the modules of `models` and `ops`."""
     files = sorted(path for name in ("models", "ops") for path in (PACKAGE / name).glob("*.py"))
     text = "\n".join(path.read_text(encoding="utf-8").strip() + "\n" for path in files)
-    return re.sub(r"\n{3,}", "\n\n", text)  # as `cleaning.clean` would do
+    return re.sub(r"\n{3,}", "\n\n", text)  # `cleaning.clean` would remove repeated blank lines too
 
 
 def _addition() -> str:
@@ -70,7 +70,7 @@ def _addition() -> str:
 
 
 def _sorting() -> str:
-    """Returns different lines of six random digits, "=", and these digits sorted, such as "314159=113459"."""
+    """Returns lines such as "314159=113459": six random digits, and the same digits sorted. No line occurs twice."""
     drawn = starts(2, 0, 16_000, 1_000_000)
     unique = list(dict.fromkeys(f"{n:06}" for n in drawn.tolist()))
     return "".join(f"{digits}={''.join(sorted(digits))}\n" for digits in unique)

@@ -1,4 +1,4 @@
-"""Removes parts of a text that a model should not learn. `viewer/src/training/cleaning.ts` does the same."""
+"""Removes parts of a text that a model should not learn. In a page, `viewer/src/training/cleaning.ts` does the same."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from glgpt.errors import GlgptError
 
 STEPS = ("headers", "lines", "blanks", "duplicates")
-# Two assertions make matching take linear time for any text. The lookahead of `_BEGIN` rejects a line without a line
-# break before `***` is searched in that line. The lookbehind of `_BLANK` lets a match start only at the first of
-# several spaces or tabs.
+# A lookahead and a lookbehind make matching take linear time for any text. The lookahead of `_BEGIN` checks first that
+# the line has a line break at its end; only then is the line searched for `***`. The lookbehind of `_BLANK` lets a
+# match start only at the first of several spaces or tabs.
 _BEGIN = re.compile(r"^\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n", re.MULTILINE)
 _END = re.compile(r"^\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG", re.MULTILINE)
 _BLANK = re.compile(r"(?<![ \t])[ \t]+$", re.MULTILINE)
@@ -28,7 +28,7 @@ class Removed:
 
 
 def clean(text: str | Iterable[str], steps: Iterable[str] = STEPS) -> tuple[str, list[Removed]]:
-    """Returns the cleaned text and what each step removed. If `text` is several documents, joins them after all steps.
+    """Returns the cleaned text and what each step removed. If `text` is several documents, joins them after cleaning.
 
     `headers` removes the licence before and after a Project Gutenberg book. `lines` normalises line endings to LF.
     `blanks` removes spaces and tabs at the ends of lines, and all but one of several consecutive blank lines.

@@ -27,7 +27,8 @@ TIME_LIMIT_S = 3600.0  # default time limit for all tries together
 BOOK = re.compile(r"book:(\d{1,6})")
 RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")  # first byte, last byte, total
 MIRROR = "https://www.gutenberg.org"
-Progress = Callable[[int, int], None]  # receives (bytes so far, total); an unknown total equals the bytes so far
+# Receives (bytes so far, total bytes). If the total is unknown, both are the bytes so far.
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ def kept_folder() -> Path:
 
 
 def address(name: str, mirror: str = MIRROR) -> str:
-    """Returns the URL of a text: for `book:N` that of Project Gutenberg's book N at `mirror`, otherwise `name`.
+    """Returns the URL of a text: `name`, unless it is `book:N` for book N of Project Gutenberg at `mirror`.
 
-    The URL is written as by `http_address`. Raises GlgptError if `mirror` (for a book) or `name` is not an http(s) URL.
+    `http_address` brings the URL into its normal form. Raises GlgptError if `mirror` (for a book) or `name` (otherwise)
+    is not an http(s) URL.
     """
     book = BOOK.fullmatch(name)
     text, what = (mirror, "--mirror ") if book else (name, "")
@@ -77,9 +79,9 @@ def fetch(
     """Fetches a text of at most `most` bytes in up to `TRIES` tries, and stores it as UTF-8 under its SHA-256.
 
     Each try resumes where the previous one stopped, if the server allows it. Raises GlgptError with a one-line message
-    if the server refuses, stalls, disconnects, takes more than `timeout` seconds, sends a wrong length or range, or
-    redirects to a scheme other than http(s). Also raises it for a web page, and for a text that is empty, larger than
-    `most` bytes or in another encoding.
+    if the server refuses, stalls, disconnects, sends a wrong length or range, or redirects to a scheme other than
+    http(s), or if all tries take more than `timeout` seconds. Also raises it for a web page, and for a text that is
+    empty, larger than `most` bytes or in another encoding.
     """
     try:
         "a".encode(encoding)
@@ -110,13 +112,13 @@ class _Download:
     def __init__(self, url: str, most: int, opener: HttpOpener, progress: Progress | None) -> None:
         self.url, self.most, self.opener, self.progress = url, most, opener, progress
         self.data = bytearray()
-        self.tag = ""  # the text's strong ETag, or ""; without an ETag, bytes of two answers must not be joined
+        self.tag = ""  # the text's strong ETag, or ""; only an ETag shows that two answers are parts of the same text
         self.total = 0  # bytes of the whole text; 0 if unknown
 
     def attempt(self) -> None:
-        """Requests the bytes after those received, or all bytes if the server named no strong ETag or cannot resume.
+        """Requests the bytes after those received so far. Requests all bytes if the server sent no strong ETag.
 
-        The caller tries again after any error except PermanentError.
+        A server that cannot resume sends all bytes. The caller tries again after any error except PermanentError.
         """
         headers = {"User-Agent": "glgpt", "Accept-Encoding": "identity"}
         if self.data and self.tag:
@@ -164,9 +166,10 @@ class _Download:
             raise PermanentError(f"{quoted(self.url, 300)} is empty")
 
     def _range_end(self, text: str, tag: str) -> int:
-        """Returns the position in the text after a partial answer's last byte, in bytes.
+        """Returns the byte position in the text at which a partial answer ends.
 
-        Raises GlgptError if the answer does not continue `data`.
+        `text` is the answer's Content-Range, and `tag` its ETag. Raises GlgptError if the answer does not continue
+        `data`.
         """
         found = RANGE.fullmatch(text)
         first, last = (int(found[1]), int(found[2])) if found else (-1, -1)

@@ -1,7 +1,8 @@
 """Counts the characters, lines and scripts of a text.
 
-`viewer/src/training/cleaning.ts` does the same, but takes scripts from Unicode's property `Script`, so that a few
-letters, such as fullwidth ones, count for other scripts.
+In a page, `viewer/src/training/cleaning.ts` does the same, but takes a letter's script from Unicode's property `Script`
+instead of the letter's name. The results differ for a few letters: a fullwidth A is Latin in the page and "other" in
+this module.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from glgpt.text.files import Text
 
-SCRIPTS = {  # script by the first word of its letters' Unicode names, such as LATIN SMALL LETTER A
+SCRIPTS = {  # scripts, by the first word of the Unicode names of their letters, such as LATIN SMALL LETTER A
     "LATIN": "Latin",
     "GREEK": "Greek",
     "CYRILLIC": "Cyrillic",
@@ -44,9 +45,9 @@ class Inspection:
 
 
 def inspect(text: str | Text, validation: float = 0.1) -> Inspection:
-    """Returns the counts of a text. `validation` is the share of the text that is held back.
+    """Returns the counts of a text. `validation` is the share of the text that is held back for validation.
 
-    Raises GlgptError as `Text.of_string` and `Text.pieces` do.
+    Raises GlgptError for the texts for which `Text.of_string` and `Text.pieces` raise it.
     """
     source = Text.of_string(text) if isinstance(text, str) else text
     characters: Counter[str] = Counter()

@@ -17,11 +17,11 @@ MAX_REDIRECTS = 5
 
 
 class PermanentError(GlgptError):
-    """An error that would occur again in another try."""
+    """Raised for an error that would occur again if the request were repeated."""
 
 
 class HttpOpener:
-    """Opens HTTP addresses. Reading an answer after `deadline`, a value of `time.monotonic()`, raises `late`."""
+    """Opens HTTP addresses. Reading an answer raises `late` once `time.monotonic()` has reached `deadline`."""
 
     def __init__(self, deadline: float, late: PermanentError) -> None:
         answers = _timed_answers(deadline, late)
@@ -37,14 +37,14 @@ class HttpOpener:
             return self._director.open(urllib.request.Request(url, headers=headers), timeout=STALL_TIMEOUT_S)
         except GlgptError:
             raise
-        except (ValueError, OverflowError) as error:  # an invalid host or port in a redirect
+        except (ValueError, OverflowError) as error:  # raised for a redirect to an invalid host or port
             raise PermanentError(f"{quoted(url, 300)} leads to an invalid address: {quoted(error, 120)}") from None
 
 
 def http_address(text: str) -> str:
     """Returns an http or https address in ASCII and without its fragment: the host in IDNA, the rest percent-encoded.
 
-    Raises ValueError for any other scheme and for an invalid address.
+    Raises ValueError if the address is invalid or has another scheme.
     """
     parts = urllib.parse.urlsplit(text)
     host = (parts.hostname or "").encode("idna").decode("ascii")

@@ -187,7 +187,7 @@ def test_a_reference_of_another_model_is_named(tmp_path: Path, capsys: pytest.Ca
     np.savez(tmp_path / "r.npz", tokens=np.array([1, 2]), logits=np.zeros((2, 7)))
     assert main(["compare", "--model", str(WIDE), "--reference", str(tmp_path / "r.npz"), "--device", "software"]) == 2
     error = capsys.readouterr().err
-    assert "r.npz: logits: the reference is [2, 7]" in error and "give this --model" in error
+    assert "r.npz: logits: the reference is [2, 7]" in error and "give that model with --model" in error
 
 
 def broken(kind: str, folder: Path) -> Path:

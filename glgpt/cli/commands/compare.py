@@ -16,7 +16,8 @@ from glgpt.inspection.compare import compare, render
 from glgpt.inspection.reference import load_reference, run_transformers
 from glgpt.program.tolerance import KL_LIMIT, Tolerance
 
-SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."  # the prompt if none is given
+# The prompt if neither --prompt nor --ids is given
+SENTENCE = "First Citizen:\nBefore we proceed any further, hear me speak."
 
 
 def add_parser(sub: Subparsers) -> None:
@@ -25,11 +26,11 @@ def add_parser(sub: Subparsers) -> None:
         sub,
         "compare",
         run,
-        "check a model against reference logits; exit status 1 beyond the tolerance",
+        "check a model against reference logits; the exit status is 1 if an error exceeds the tolerance",
         "glgpt compare --model gpt2 --reference transformers --prompt 'To be' --activations\n"
         "glgpt compare --model gpt2 --reference reference.npz --dtype q8",
-        "Compares logits, and with --activations all intermediate values, with those of Hugging Face transformers\n"
-        "or of a stored reference. Prints the errors and the KL divergence.",
+        "Compares the model's logits with those of Hugging Face transformers or of a stored reference, and prints\n"
+        "the errors and the KL divergence. --activations also compares all intermediate values.",
     )
     add_model_option(p)
     p.add_argument(
@@ -43,13 +44,13 @@ def add_parser(sub: Subparsers) -> None:
         "--ids", action="append", type=ids, metavar="ID,ID,...", help="token ids to run instead of a prompt; may repeat"
     )
     p.add_argument(
-        "--activations", action="store_true", help="compare all activations and name the first beyond the tolerance"
+        "--activations", action="store_true", help="compare all activations and name the first outside the tolerance"
     )
     text = "maximum mean KL divergence of the logits from the reference, in nats (default 0.05)"
     p.add_argument("--kl", type=not_negative, metavar="K", help=text)
-    text = "absolute tolerance: |error| <= A + R |reference| (default: relative, by --dtype and the number of blocks)"
+    text = "absolute tolerance A: |error| <= A + R |reference| (default: depends on --dtype and the number of blocks)"
     p.add_argument("--atol", type=not_negative, metavar="A", help=text)
-    p.add_argument("--rtol", type=not_negative, metavar="R", help="relative tolerance, see --atol")
+    p.add_argument("--rtol", type=not_negative, metavar="R", help="relative tolerance R in the formula of --atol")
     add_json_option(p)
     add_device_options(p)
 
@@ -85,11 +86,11 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _named(reference: str | None) -> Iterator[None]:
-    """Makes an error name the file of the reference, if it is a file."""
+    """Adds the name of the reference file to the message of an error; None: transformers computed the reference."""
     try:
         yield
     except GlgptError as error:
         if reference is None:
             raise
-        remedy = "if another model wrote the reference, give this --model"
+        remedy = "if the reference is from another model, give that model with --model"
         raise GlgptError(f"reference {quoted(reference, 200)}: {error}; {remedy}") from None

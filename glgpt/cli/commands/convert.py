@@ -24,7 +24,7 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt convert model.gguf --to folder --dtype f16  # for transformers\n"
         "glgpt convert gpt2 --adapter my-lora --to merged.gguf",
         "A GGUF file holds the configuration, the tokenizer, the chat template and the weights. A folder holds them\n"
-        "as config.json, tokenizer files and model.safetensors. The result appears only when it is complete.",
+        "as config.json, tokenizer files and model.safetensors. An interrupted conversion leaves no incomplete output.",
     )
     p.add_argument("model", metavar="MODEL", help=MODEL)
     add_adapter_option(p)

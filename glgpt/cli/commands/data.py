@@ -41,7 +41,8 @@ def add_parser(sub: Subparsers) -> None:
 glgpt data fetch book:1342 --out novel.txt
 glgpt data fetch https://example.org/play.txt --out play.txt --encoding latin-1"""
     c = add("fetch", run_fetch, "write a data set, a book or the text at a URL to a file", examples)
-    c.add_argument("name", metavar="NAME", help="a set from glgpt data list, book:N of Project Gutenberg, or a URL")
+    text = "a data set of glgpt data list, book:N (number N at Project Gutenberg), or a URL"
+    c.add_argument("name", metavar="NAME", help=text)
     c.add_argument("--out", required=True, metavar="FILE", help="file to write, as UTF-8")
     c.add_argument("--encoding", metavar="NAME", help="encoding of the source (default utf-8)")
     c.add_argument("--mirror", default=MIRROR, metavar="URL", help=f"server to fetch books from (default {MIRROR})")
@@ -83,8 +84,8 @@ def run_list(args: argparse.Namespace) -> int:
         "\n".join(
             [
                 *lines,
-                "any other book of Project Gutenberg can be fetched by its number",
-                "write one to a file: glgpt data fetch NAME --out FILE",
+                "book:N fetches any other book of Project Gutenberg by its number N",
+                "write a data set or book to a file: glgpt data fetch NAME --out FILE",
             ]
         ),
     )

@@ -41,8 +41,8 @@ def add_parser(sub: Subparsers) -> None:
         type=names,
         action="extend",
         metavar="WHAT,WHAT,...",
-        help="attention, hidden, logits, or names of activations, also with * as in h.*.mlp.act; may repeat "
-        "(default attention)",
+        help="attention, hidden, logits, or names of activations, in which * stands for any text, as in h.*.mlp.act; "
+        "may repeat (default attention)",
     )
     p.add_argument("--layers", action="append", metavar="RANGE", help="blocks, such as 0,3-5; may repeat (default all)")
     p.add_argument("--heads", action="append", metavar="RANGE", help="heads, such as 0,3-5; may repeat (default all)")

@@ -43,9 +43,10 @@ def add_parser(sub: Subparsers) -> None:
         "glgpt eval play.txt --model gpt2 --dtype q4 --compare-to f32\n"
         "glgpt eval runs/play --suite\n"
         "glgpt eval held.txt --model gpt2 --suite --training play.txt --json",
-        "Prints nats per token, bits per byte and perplexity. --compare-to prints the loss in both formats, the KL\n"
-        "divergence between them and how often their most likely token is the same. --suite also prints accuracy,\n"
-        "calibration and copying, next to chance, n-gram models and the embedded model.",
+        "Prints nats per token, bits per byte and perplexity. --compare-to prints the loss with weights in the format\n"
+        "of --dtype and in another format, the KL divergence between the two, and how often the most likely token\n"
+        "is the same. --suite also prints accuracy, calibration, and how much of a sample is copied from the training\n"
+        "text, and compares the model with chance, n-gram models and the embedded model.",
     )
     p.late = "file"
     p.add_argument(
@@ -59,11 +60,11 @@ def add_parser(sub: Subparsers) -> None:
     )
     p.add_argument("--compare-to", choices=DTYPES, help="format of weights to compare --dtype with, such as f32")
     g = p.add_argument_group("suite")
-    text = "full score: also accuracy, calibration and copying, next to chance, n-grams and the embedded model"
+    text = "also print accuracy, calibration and copied text; compare with chance, n-gram models and the embedded model"
     g.add_argument("--suite", action="store_true", help=text)
     g.add_argument(
         "--training", action="append", metavar="FILE",
-        help="the model's training text, for the n-gram models; may repeat (a run has its own)",
+        help="the model's training text, for the n-gram models; may repeat (not for a run, whose text is known)",
     )  # fmt: skip
     g.add_argument(
         "--tokens", type=count, metavar="N", help=f"maximum tokens to score; 0 for all (default {MAX_TOKENS})"
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_file(name: str) -> None:
-    """Raises FileError, with the right command, if FILE is a model or another folder, or does not exist."""
+    """Raises FileError if FILE is a model or another folder, or does not exist. The message has the right command."""
     if name == "-":  # stdin
         return
     shown = quoted(name, 300)

@@ -74,7 +74,7 @@ def add_parser(sub: Subparsers) -> None:
     text = "example prompt; may repeat: the page opens with the first and offers all of them"
     g.add_argument("--prompt", action="append", metavar="TEXT", help=text)
     g.add_argument("--trained-on", metavar="TEXT", help="description of the training data, shown at the top")
-    text = "address at which the folder will be published; links to it then show a preview picture"
+    text = "address at which the page will be published; links to this address then show a preview picture"
     g.add_argument("--site", metavar="URL", help=text)
     g.add_argument("--source", metavar="URL", help="address of the page's source code, linked at the top")
 
@@ -89,7 +89,7 @@ def add_parser(sub: Subparsers) -> None:
     )
     text = "arithmetic of the page's training; f16 takes less memory (default f32)"
     g.add_argument("--precision", choices=PRECISIONS, help=text)
-    books = f"mirror of gutenberg.org for the list of books; {NO_BOOKS} for no list (default {OPEN_MIRROR})"
+    books = f"mirror of gutenberg.org to fetch books from; {NO_BOOKS} to offer no books (default {OPEN_MIRROR})"
     g.add_argument("--books", metavar="URL", help=books)
     hosts = "let visitors also fetch training texts from this server; may repeat"
     g.add_argument("--fetch-from", action="append", metavar="URL", help=hosts)
@@ -161,11 +161,11 @@ def run(args: argparse.Namespace) -> int:
 def _add_player_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a page in which visitors open their own model files."""
     group = parser.add_argument_group("a page without weights")
-    text = "write no weights: visitors open GGUF and safetensors files of the common shapes and of --shape"
+    text = "write no weights: visitors open GGUF and safetensors files of common models, and of models given by --shape"
     group.add_argument("--player", action="store_true", help=text)
     text = "also open models of the shape (architecture and sizes) in a config.json, GGUF file or folder; may repeat"
     group.add_argument("--shape", action="append", metavar="PATH", help=text)
-    group.add_argument("--no-common-shapes", action="store_true", help="open only models of the shapes of --shape")
+    group.add_argument("--no-common-shapes", action="store_true", help="open only the models given by --shape")
 
 
 def _run_player(args: argparse.Namespace) -> int:
@@ -197,7 +197,7 @@ def _run_player(args: argparse.Namespace) -> int:
 
 
 def _add_split_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options with which `glgpt export` leaves some blocks to a server."""
+    """Adds the options of a page that runs only some blocks, while a server runs the others."""
     group = parser.add_argument_group("split over a server")
     group.add_argument(
         "--server", metavar="URL",

@@ -38,7 +38,7 @@ from glgpt.program.formats import AS_STORED
 from glgpt.system.files import named_errors
 
 MAX_SAMPLES = 10_000
-START = "\n\n"  # the prompt if none is given; it is not printed
+START = "\n\n"  # used if neither a prompt nor --ids is given; not printed
 
 
 def add_parser(sub: Subparsers) -> None:
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 def _samples(
     args: argparse.Namespace, model: LanguageModel, ids: list[int], start: str, sampling: BatchSamplingKeywords
 ) -> int:
-    """Generates several continuations of one prompt together; prints them in order, each when it is complete."""
+    """Generates several continuations of one prompt together. Prints each when it and all earlier ones are done."""
     first = secrets.randbelow(2**32) if args.seed is None else args.seed
     seeds = range(first, first + args.samples)
     ends = {"stop": args.stop, "eos": args.eos}
@@ -146,7 +146,7 @@ def _samples(
 
 
 def _beyond(what: str, slides: int, context: int) -> str:
-    """Returns a line about texts (`what`) longer than the context, or "" if they fitted."""
+    """Returns a line that says how often `what` (a text or texts) filled the context, or "" if `slides` is 0."""
     times = {1: "once", 2: "twice"}.get(slides, f"{slides} times")
     reached = f"{what} reached the context length of {context} tokens {times}"
     return f"{reached}: the older half was dropped\n" if slides else ""

@@ -33,7 +33,7 @@ def add_parser(sub: Subparsers) -> None:
         'glgpt split serve --blocks 4-5 --listen 8043\nglgpt generate --split ws://127.0.0.1:8043 "To be"',
     )
     text = "serve some blocks of a model to clients over WebSocket"
-    more = "A client runs the other blocks itself and exchanges hidden states with the server, one request per step."
+    more = "A client runs the other blocks itself and exchanges hidden states with the server, once per forward pass."
     examples = """glgpt split serve --blocks 4-5
 glgpt generate --split ws://127.0.0.1:8043 "To be"
 glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRET --tls cert.pem key.pem"""
@@ -43,7 +43,8 @@ glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRE
         "--blocks",
         metavar="A-B",
         help="blocks to serve, counted from 0 (default: all); the first block includes the embedding, the last "
-        "includes the head; +A-B serves the blocks without these; embed or head serves only that part",
+        "includes the head; +A-B serves the blocks without embedding and head; embed serves only the embedding, head "
+        "only the head",
     )
     p.add_argument(
         "--listen",
@@ -67,7 +68,7 @@ glgpt split serve --model gpt2 --blocks 6-11 --listen 0.0.0.0:8043 --token SECRE
     p.add_argument(
         "--tls", nargs=2, metavar=("CERT", "KEY"), default=(), help="PEM files; clients then connect to wss://"
     )
-    text = "maximum number of texts at once, each with its own KV cache (default 8)"
+    text = "maximum number of texts served at once, each with its own KV cache (default 8)"
     p.add_argument("--sessions", type=positive, default=8, metavar="N", help=text)
     p.add_argument(
         "--idle",
@@ -113,9 +114,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _engine(args: argparse.Namespace) -> tuple[Callable[..., EngineBase], dict[str, Any]]:
-    """Returns the engine's class and its extra arguments.
+    """Returns the engine's class and the arguments that only this class takes.
 
-    Raises ArgumentError if Ray is needed and missing, and for options of Ray without `--engine ray`.
+    Raises ArgumentError if `--engine ray` is given but Ray is not installed, and if `--stages` or `--replicas` is given
+    without `--engine ray`.
     """
     if args.engine == "embedded":
         for name in ("stages", "replicas"):
@@ -132,7 +134,7 @@ def _engine(args: argparse.Namespace) -> tuple[Callable[..., EngineBase], dict[s
 
 
 def _announce(args: argparse.Namespace, engine: EngineBase, url: str) -> None:
-    """Prints the server's address, its part of the model, and the bytes per token and per session."""
+    """Prints the server's address, the part of the model that it serves, and the bytes per token and per session."""
     width, takes = engine.config.n_embd, engine.takes()
     about = {"model": engine.name, "holds": str(engine.part), "dtype": engine.dtype}
     ready = {

@@ -17,7 +17,8 @@ from glgpt.system.files import staged_folder
 from glgpt.system.outputs import output_folder
 
 TOKENIZERS = "gpt2, bytes, bpe:N (BPE with N tokens, trained on the text), or a folder"
-VALIDATION = 0.1  # share of a text, at its end, on which `inspect` trains no tokenizer; `train` uses the whole text
+# Share of a text, at its end, that `inspect` does not use when it trains a tokenizer; `train` uses the whole text
+VALIDATION = 0.1
 
 
 def add_parser(sub: Subparsers) -> None:

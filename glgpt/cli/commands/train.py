@@ -49,11 +49,11 @@ def add_parser(sub: Subparsers) -> None:
     _add(g, "--n-layer", positive, "number of transformer blocks")
     _add(g, "--n-embd", positive, "width of the hidden states")
     _add(g, "--n-head", positive, "number of attention heads")
-    _add(g, "--context", positive, "context length, in tokens; with --init the model's, at most 2048")
+    _add(g, "--context", positive, "context length, in tokens (default with --init: the model's, at most 2048)")
 
     g = p.add_argument_group("optimization")
     _add(g, "--steps", positive, "number of optimizer steps")
-    _add(g, "--batch", positive, "batch size: windows of --context tokens, drawn at random")
+    _add(g, "--batch", positive, "batch size: number of windows of --context tokens, drawn at random")
     _add(g, "--accumulate", positive, "gradient accumulation: batches for each step (default 1)")
     _add(g, "--lr", not_negative, "maximum learning rate", "R")
     g.add_argument("--schedule", choices=SCHEDULES, help="learning-rate schedule after the warmup (default cosine)")
@@ -65,18 +65,18 @@ def add_parser(sub: Subparsers) -> None:
     _add(g, "--dropout", not_negative, "dropout probability (default 0)", "P")
     text = "gradient checkpointing: recompute activations in the backward pass, to save memory"
     g.add_argument("--recompute", action="store_true", default=None, help=text)
-    text = "mixed precision: f16 multiplies in f16, and keeps sums and parameters in f32; takes less memory"
+    text = "f16: multiply in f16, with sums and parameters in f32 (mixed precision); takes less memory"
     g.add_argument("--precision", choices=PRECISIONS, help=f"{text} (default f32)")
     _add(g, "--seed", count, "random seed of weights and batches (default 0)")
 
     g = p.add_argument_group("evaluation, samples, checkpoints")
-    _add(g, "--eval-every", count, "steps between validations; 0 for none (default 250)")
+    _add(g, "--eval-every", count, "steps between validations; 0 for no validation (default 250)")
     _add(g, "--eval-tokens", count, "validation tokens, spread over the held-out text; 0 for all (default 131072)")
     _add(g, "--validation", not_negative, "held-out share of the text, at its end (default 0.1)", "SHARE")
-    _add(g, "--sample-every", count, "steps between sample texts; 0 for none (default 250)")
+    _add(g, "--sample-every", count, "steps between sample texts; 0 for no samples (default 250)")
     _add(g, "--sample-tokens", positive, "length of a sample, in tokens (default 200)")
-    _add(g, "--save-every", count, "steps between checkpoints; 0 for one at the end (default 250)")
-    _add(g, "--keep", count, "keep the models of the last N checkpoints, as RUN@STEP; 0 for none (default 3)")
+    _add(g, "--save-every", count, "steps between checkpoints; 0 for only one checkpoint, at the end (default 250)")
+    _add(g, "--keep", count, "keep the models of the last N checkpoints, to use as RUN@STEP; 0 keeps none (default 3)")
 
 
 def _add(p: Any, name: str, kind: Any, text: str, metavar: str = "N") -> None:

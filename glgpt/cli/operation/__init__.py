@@ -1,5 +1,5 @@
 """Defines options for operators of servers: a configuration file, logs and metrics.
 
 In `options`, `add_server_options` adds the options to a command, and `operated` applies them to this process.
-`glgpt federate serve` passes them to the processes that it starts instead of calling `operated`.
+`glgpt federate serve` does not call `operated`: it passes the options to the processes that it starts.
 """

@@ -25,8 +25,9 @@ MAX_FILE_BYTES = 1 << 20  # maximum size of a configuration file
 def configured(args: Sequence[str], options: dict[str, argparse.Action]) -> list[str]:
     """Returns the arguments, preceded by the options of the file that `--config` names, if any.
 
-    `options` maps option names to a parser's actions. Options given on the command line replace those of the file.
-    Raises ArgumentError for an unknown option or a value of the wrong type, FileError for a file that cannot be read.
+    `options` maps option names to a parser's actions. An option of the file is left out if the command line has it.
+    Raises ArgumentError if the file is not TOML, or has an unknown option or a value of the wrong type. Raises
+    FileError if the file cannot be read.
     """
     words = list(args[: args.index("--")] if "--" in args else args)
     files = [word.partition("=")[2] for word in words if word.startswith(f"{OPTION}=")]

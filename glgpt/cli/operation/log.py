@@ -12,7 +12,7 @@ SHOWN = ("glgpt.inference", "glgpt.page", "glgpt.wire")
 
 class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        # On a terminal, the cursor may be in the middle of a text when a warning arrives.
+        # On a terminal, generated text may be on the current line when a warning arrives, so begins a new line.
         amid = record.levelno >= logging.WARNING and sys.stderr.isatty() and sys.stdout.isatty()
         print("\n" * amid + f"glgpt: {record.getMessage()}", file=sys.stderr, flush=True)
 
@@ -35,7 +35,7 @@ def log_on_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_elsewhere() -> Iterator[None]:
-    """Leaves messages to the root logger inside the block, because a server formats its log itself."""
+    """Undoes `log_on_stderr` inside the block: a server formats its log itself, so messages go to the root logger."""
     loggers = [logging.getLogger(name) for name in SHOWN]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
     for logger in loggers:

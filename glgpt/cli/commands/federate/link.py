@@ -20,13 +20,14 @@ def add_parser(group: Subparsers) -> None:
         run,
         "print a new link to the dashboard of each gateway of a running session",
         "glgpt federate link runs/together\nglgpt federate link runs/together --rotate",
-        "Each link works once. Its holder controls the session. A gateway is a server that clients join.",
+        "Each link works once. The device that opens it controls the session. A gateway is a server of the session,\n"
+        "to which devices connect.",
     )
     p.add_argument("folder", metavar="RUN", help="run folder of glgpt federate serve --out")
     p.add_argument(
         "--rotate",
         action="store_true",
-        help="first revoke earlier links, and log out all dashboards",
+        help="first revoke all earlier links, and log out all open dashboards",
     )
     add_json_option(p, "print JSON")
 

@@ -19,7 +19,7 @@ from glgpt.system.network import is_loopback
 from glgpt.system.outputs import output_folder
 
 SETTINGS = ("tokenizer", "context", "batch", "lr", "seed", "warmup")  # options that are training settings
-HOST_WARNING = "keep it secret: it makes its holder the host; glgpt federate link RUN prints another"
+HOST_WARNING = "keep it secret: it lets its holder control the session; glgpt federate link RUN prints another"
 
 
 def add_parser(group: Subparsers) -> None:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     metrics = Place(*listening(args.metrics, "--metrics")) if args.metrics is not None else None
     if not Files(Path(args.out)).exists:
         # Checks the ports before a new run is made. The ports of an existing session are not checked, because processes
-        # of a killed `serve` may still hold them.
+        # of a killed `serve` may still use these ports.
         Places.find(place, args.url, args.gateways, args.fleet_port, metrics)
     files = _session(args)
     if args.rollback:
@@ -63,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
             "its model further, begin a session with --init"
         )
     if files.round_of() >= session.rounds:
-        raise GlgptError(f"{quoted(args.out)} has completed its {session.rounds} rounds; use a new --out for another")
+        raise GlgptError(
+            f"{quoted(args.out)} has completed its {session.rounds} rounds; use a new --out for another session"
+        )
     why = ""
     if not args.no_page and not (files.page / "index.html").is_file():
         with progress("exporting the page", "B") as show:
@@ -107,7 +109,7 @@ def _roll_back(args: argparse.Namespace, files: Any) -> None:
 
 
 def _check_unchanged(args: argparse.Namespace, session: Any) -> None:
-    """Raises ArgumentError for an option that contradicts the session to continue."""
+    """Raises ArgumentError if an option was given that differs from the terms of the session in `--out`."""
     from glgpt.federation.serve import Terms
     from glgpt.training.run_folder import RECORD
 
@@ -115,7 +117,7 @@ def _check_unchanged(args: argparse.Namespace, session: Any) -> None:
     options |= {name: (None, getattr(session.settings, name)) for name in SETTINGS}
     options["preset"] = (None, read_json(Path(args.out) / RECORD)["preset"])
     for name, (default, agreed) in options.items():
-        asked = getattr(args, name, default)  # some terms are not options
+        asked = getattr(args, name, default)  # the command line has no option for some terms
         if asked not in (default, agreed) and not (name == "shards" and asked > agreed):
             option = "--" + name.replace("_", "-")
             where = f"{quoted(args.out)} holds a session with {option} {agreed}"
@@ -153,8 +155,8 @@ def _session(args: argparse.Namespace) -> Any:
 def print_links(args: argparse.Namespace, session: Any, gateways: list[dict[str, str]], why: str) -> None:
     """Prints the links of a session, and a QR code of the browsers' link if a phone can reach it.
 
-    `gateways` holds the links of each gateway, a process to which devices connect. `why` is the reason why the
-    session has no page; it is empty if there is a page.
+    `gateways` holds the links of each gateway, a process to which devices connect. `why` is the reason why the page
+    could not be exported; it is empty if the page was exported, or is not wanted (`--no-page`).
     """
     from glgpt.cli.qr import print_qr
 
@@ -189,7 +191,8 @@ def _dashboard_lines(link: str) -> list[str]:
 
 def _print_round(args: argparse.Namespace, event: dict[str, Any]) -> None:
     if event["event"] == "restarted":
-        print_event(args, event, f"round {event['round']} is repeated: its ServerApp ended")
+        why = "the process that ran it (Flower's ServerApp) ended"
+        print_event(args, event, f"round {event['round']} is repeated: {why}")
         return
     judged = f", validation {event['validation_loss']:.4f}" if "validation_loss" in event else ""
     spent = f", epsilon {event['epsilon']:.3g} at delta {event['delta']:g}" if "epsilon" in event else ""

@@ -17,7 +17,7 @@ from glgpt.federation.protocol import DTYPES, OUTER_LR, OUTER_MOMENTUM
 from glgpt.system.network import is_web_address
 from glgpt.training.settings import PRESETS
 
-EVAL_TOKENS = 1 << 14  # tokens of a validation: fewer than in `glgpt train`, because every round ends with one
+EVAL_TOKENS = 1 << 14  # validation tokens: fewer than in `glgpt train`, because every round ends with a validation
 
 
 def add_serve_options(p: Parser) -> None:
@@ -29,7 +29,7 @@ def add_serve_options(p: Parser) -> None:
     _add_model_options(p)
     _add_round_options(p)
     _add_network_options(p)
-    add_server_options(p, "info", file=False)  # each process has its own log file
+    add_server_options(p, "info", file=False)  # no --log-file: each process of the session logs to its own file
 
 
 def _add_model_options(p: Parser) -> None:
@@ -38,8 +38,8 @@ def _add_model_options(p: Parser) -> None:
     g.add_argument("--init", metavar="MODEL", help="fine-tune this checkpoint instead of random weights")
     for name, kind, text in (
         ("--tokenizer", str, "gpt2, bytes, bpe:N (BPE with N tokens, trained on the text), or a folder"),
-        ("--context", positive, "context length, in tokens; with --init the model's, at most 2048"),
-        ("--batch", positive, "batch size of a device: windows of --context tokens"),
+        ("--context", positive, "context length, in tokens (default with --init: the model's, at most 2048)"),
+        ("--batch", positive, "batch size of a device: number of windows of --context tokens"),
         ("--lr", not_negative, "maximum learning rate of the devices"),
         ("--seed", count, "random seed of weights and batches (default 0)"),
         ("--warmup", count, "warmup steps of the learning rate"),
@@ -59,7 +59,7 @@ def _add_round_options(p: Parser) -> None:
     )
     g.add_argument(
         "--round-seconds", type=positive, default=120, metavar="S",
-        help="maximum duration of a round, in seconds (default 120)",
+        help="seconds after which a round closes if it has the quorum (default 120)",
     )  # fmt: skip
     g.add_argument(
         "--grace", type=not_negative, default=10.0, metavar="G",
@@ -78,15 +78,17 @@ def _add_round_options(p: Parser) -> None:
         "--rollback", type=positive, metavar="N",
         help="undo the last N rounds (1 or 2) of the session in --out before continuing it",
     )  # fmt: skip
-    g.add_argument("--public", action="store_true", help="for sessions with strangers: clip updates and trim outliers")
+    text = "for sessions with strangers: clip updates; with diloco and fedavg, also leave out outliers"
+    g.add_argument("--public", action="store_true", help=text)
     g.add_argument(
         "--dp-noise", type=not_negative, default=0.0, metavar="Z",
-        help="differential privacy: noise multiplier, relative to the most that one device can change the mean; "
-        f"reports epsilon; needs --strategy {' or '.join(names('supports_dp'))} (default 0: no noise)",
+        help="differential privacy: standard deviation of the noise on a round's mean, as a multiple of the largest "
+        "change that one device can make to the mean; each round prints epsilon; "
+        f"needs --strategy {' or '.join(names('supports_dp'))} (default 0: no noise)",
     )  # fmt: skip
     g.add_argument(
         "--dp-clip", type=above_zero, default=1.0, metavar="C",
-        help="with --dp-noise, maximum norm of a device's update; each round prints the norms (default 1)",
+        help="with --dp-noise, maximum norm of a device's update; --json prints the norms (default 1)",
     )  # fmt: skip
     g.add_argument("--dtype", choices=DTYPES, default="f16", help="number format of sent updates (default f16)")
     g.add_argument(
@@ -101,18 +103,18 @@ def _add_network_options(p: Parser) -> None:
     g.add_argument("--port", type=count, default=8043, metavar="PORT", help="0 selects a free port (default 8043)")
     g.add_argument(
         "--url", metavar="URL", action="append", default=[],
-        help="public address of this host for the links, such as https://example.org/ behind a proxy; "
-        "one for each gateway",
+        help="public address of this host, for the links, such as https://example.org/ behind a proxy; "
+        "with --gateways, give one --url for each gateway",
     )  # fmt: skip
     g.add_argument(
         "--gateways", type=positive, default=1, metavar="N",
-        help="processes that devices connect to, each with its own port and links; the quorum is divided among "
-        "them (default 1, enough for a few hundred devices)",
+        help="number of processes to which devices connect, each with its own port, its own links and an equal share "
+        "of the quorum (default 1, enough for a few hundred devices)",
     )  # fmt: skip
     g.add_argument(
         "--fleet-port", type=count, default=0, metavar="PORT",
-        help="port on 127.0.0.1 to which Flower's own supernodes can connect, in addition to the gateways; "
-        "a proxy should forward only its /v1/fleet/ (default: a free port)",
+        help="port on 127.0.0.1 to which the gateways connect, and to which you can connect Flower's supernodes; "
+        "a proxy should forward only the path /v1/fleet/ (default: a free port)",
     )  # fmt: skip
     g.add_argument("--tls-cert", metavar="FILE", help="TLS certificate chain, PEM")
     g.add_argument("--tls-key", metavar="FILE", help="private key of the certificate, PEM")
@@ -132,15 +134,15 @@ def check_options(args: argparse.Namespace) -> None:
     if args.dp_noise and not strategy.supports_dp:
         private = " or ".join(names("supports_dp"))
         raise ArgumentError(
-            f"--dp-noise needs --strategy {private}: a device's effect on {args.strategy} is not bounded"
+            f"--dp-noise needs --strategy {private}: {args.strategy} does not limit the effect of one device"
         )
     if args.gateways > args.shards:
         raise ArgumentError(f"{args.gateways} gateways need at least {args.gateways} --shards, not {args.shards}")
     if args.gateways > 1 and (args.public or strategy.needs_all_updates):
         comparing = " and ".join(names("needs_all_updates"))
-        raise ArgumentError(f"--public, {comparing} need --gateways 1: they compare all updates with each other")
+        raise ArgumentError(f"--public, {comparing} need --gateways 1: they compare each update with all others")
     if args.dp_noise and args.gateways > 1:
-        raise ArgumentError("--dp-noise needs --gateways 1: a mean of the gateways' means weighs devices unequally")
+        raise ArgumentError("--dp-noise needs --gateways 1: with more, devices have unequal weights in the mean")
 
 
 def _check_certificate(cert: str, key: str) -> None:
