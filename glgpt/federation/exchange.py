@@ -1,7 +1,7 @@
-"""Sends a round to Flower's nodes. Waits for every gateway, but for supernodes only until a deadline.
+"""Sends a round to Flower's nodes. Waits for the answers of all gateways, but for supernodes only until a deadline.
 
 A supernode is a Flower node that a user runs, without a gateway. Its answer is untrusted input. Each answer is pulled
-in a separate thread and checked before it counts, so no supernode can make a round fail or delay it past the deadline.
+in a separate thread and checked before it counts, so no supernode can make a round fail or end after the deadline.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ POLL_INTERVAL_S = 0.3
 REQUEST_TIMEOUT_S = 8.0
 MAX_SUPERNODES = 64  # maximum number of supernodes with an unanswered request
 
-Answer = tuple[Message, Message]  # the question and its reply
+Answer = tuple[Message, Message]  # the message that was sent to a node, and the node's reply
 
 
 def exchange(grid: Grid, make: Callable[[], list[Message]]) -> list[Answer]:
     """Sends a message to all gateways and waits for their answers.
 
-    `make` creates a message for each connected gateway. Unanswered messages are repeated. Returns when every gateway
-    that received a message and is still connected has answered.
+    `make` creates a message for each connected gateway. Messages without an answer are sent again. Returns when every
+    gateway that received a message and is still connected has answered.
     """
     asked: dict[str, Message] = {}
     found: dict[int, Answer] = {}
@@ -122,7 +122,7 @@ class SupernodeClaims:
 def from_supernode(
     answer: Answer, parameters: Vector, session: Session, limits: rules.NormLimits
 ) -> tuple[Message, dict[str, Any]] | None:
-    """Returns a supernode's update as the reply that strategies take, and the line for `rounds.jsonl` about it.
+    """Returns a supernode's update as a message for Flower's strategies, and the line about it for `rounds.jsonl`.
 
     Returns None, after logging the reason, if the reply is invalid.
     """

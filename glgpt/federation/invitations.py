@@ -1,6 +1,6 @@
-"""Creates and checks invitations: signed tokens that expire, can be revoked and may limit their uses.
+"""Creates and checks invitations: signed tokens that expire, can be revoked and may have a limited number of uses.
 
-Stores the hash of each token instead of the token.
+The file of invitations holds a hash of each token, not the token itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from glgpt.system.files import read_json, write_json
 
 MEMBER_LIFE_S = 7 * 24 * 3600.0  # seconds that a member's invitation or a link to a dashboard is valid by default
 DASHBOARD_LIFE_S = 30 * 24 * 3600.0  # seconds that a dashboard's token is valid
-# Kinds of the host's tokens: for an open dashboard, for a link that opens a dashboard, for commands on this machine.
-# The invitations of members have the kind "member".
+# Kinds of the host's tokens. An open dashboard has a HOST token, and a link that opens a dashboard has a HOST_LINK
+# token. `glgpt federate link` and `status` on this machine use a COMMANDS token. Invitations of members have the kind
+# "member".
 HOST, HOST_LINK, COMMANDS = "host", "host link", "host commands"
 HOST_KINDS = (HOST, HOST_LINK, COMMANDS)
 
@@ -91,7 +92,7 @@ class Invitations:
             raise GlgptError("this invitation is unknown, expired or revoked; ask the host for a new one")
 
     def use(self, token: str) -> None:
-        """Counts a member that joins with the token. Raises GlgptError if it is invalid or has no uses left."""
+        """Counts a member that joins with the token. Raises GlgptError if the token is invalid or has no uses left."""
         self.check(token)
         known = self._known[digest(token)]
         if known["uses"] is None:
@@ -109,7 +110,7 @@ class Invitations:
             self._store()
 
     def revoke(self, token_digest: str) -> bool:
-        """Revokes the token with this digest. Returns False if there is none."""
+        """Revokes the token with this digest. Returns False if no token has this digest."""
         if token_digest not in self._known:
             return False
         self._known[token_digest]["revoked"] = True
@@ -117,9 +118,9 @@ class Invitations:
         return True
 
     def exchange(self, token: str) -> str:
-        """Returns a new token for an open dashboard, in exchange for `token`, which may be any token of the host.
+        """Returns a new token of the kind `HOST`, in exchange for `token`, which may be any token of the host.
 
-        If `token` is that of a link, it is revoked. Raises GlgptError if `token` is invalid.
+        Revokes the token of a link, so that a link works only once. Raises GlgptError if `token` is invalid.
         """
         self.check(token, *HOST_KINDS)
         if self._known[digest(token)]["kind"] == HOST_LINK:

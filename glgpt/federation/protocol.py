@@ -1,8 +1,9 @@
 """Defines the messages between clients and the gateway: JSON texts, and numbers in binary frames of at most 1 MiB.
 
-A client sends `join` first. The gateway answers with `welcome`, then sends `round` and the parameters whenever a round
-can be trained. The client announces its `update`, sends the frames that the gateway lacks, and receives `accepted` or
-`rejected`. The values of all parameters are sent as one vector, in the order of the model's parameters.
+A client sends `join` first. The gateway answers with `welcome`. Whenever the client can train a round, the gateway
+sends `round` and the parameters. The client announces its `update`, sends the frames that the gateway lacks, and
+receives `accepted` or `rejected`. The values of all parameters are sent as one vector, in the order of the model's
+parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_FRAME_BYTES = 1 << 20  # maximum bytes of a binary frame
 MAX_TEXT_BYTES = 1 << 16  # maximum bytes of a JSON text from a client
 BLOCK = 1024  # number of int8 values that share a scale
 MAX_NAME, MAX_DEVICE = 40, 200  # maximum characters of a device's name, and of its GPU's name
-MAX_COUNT = 1 << 53  # maximum of any integer in a message: JavaScript represents integers up to it exactly
+MAX_COUNT = 1 << 53  # maximum of any integer in a message; JavaScript represents all integers up to 2^53 exactly
 MAX_SECONDS = 30 * 24 * 3600.0  # maximum number of seconds that a client may report for a round
 MAX_SHOWN = 1e12  # maximum of a rate, a time or a loss that is only displayed
 
@@ -31,8 +32,10 @@ Dtype = Literal["f16", "f32", "int8", "exact"]
 DTYPES = get_args(Dtype)
 OUTER_LR, OUTER_MOMENTUM = 1.0, 0.8  # the best values in simulations: docs/design/decisions/training.md
 
-# Close codes of a WebSocket, in addition to the standard ones. NO_TOKEN: no valid invitation, or a client that does not
-# suit the session; FULL: a full session, or a lost seat; TOO_MUCH: too many or too long messages, or unannounced data
+# Close codes of a WebSocket, in addition to the standard ones. NO_TOKEN: the invitation is not valid, or the client
+# trains with another program or tokenizer; FULL: the session is full, or another member took the client's seat;
+# TOO_MUCH: the client sent too many or too long messages, or data that it had not announced; REMOVED: the host removed
+# the client
 NO_TOKEN, FULL, TOO_MUCH, REMOVED = 4403, 4429, 4413, 4410
 
 
@@ -41,7 +44,7 @@ class _Message(BaseModel):
 
 
 class Join(_Message):
-    """A client's first message: identifies the client, and shows that it trains with the session's program.
+    """A client's first message: identifies the client, and shows that the client trains with the session's program.
 
     `resume` is the key from an earlier `welcome`. `digest` and `tokenizer` are the hashes of the training program and
     of the tokenizer. With `own_text`, the client trains on a text that it provides.
@@ -227,8 +230,8 @@ def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
     """Returns the change from `before` to `after` as bytes, and the `scale` that `decode` needs (1 except for f16).
 
     `exact` stores `after` itself, so that no bit is lost. f16 stores the change divided by its largest magnitude, so
-    that small changes do not vanish; this magnitude is the `scale`. In int8, the bytes also hold a scale for each block
-    of `BLOCK` values.
+    that small changes are not rounded to 0; this magnitude is the `scale`. In int8, the bytes also hold a scale for
+    each block of `BLOCK` values.
     """
     if dtype == "exact":
         return after.astype("<f4").tobytes(), 1.0
@@ -242,7 +245,7 @@ def encode(dtype: Dtype, after: Vector, before: Vector) -> tuple[bytes, float]:
 
 
 def decode(dtype: Dtype, data: bytes, scale: float, before: Vector) -> Vector:
-    """Returns a client's parameters after its steps, from the result of `encode` and the parameters `before`.
+    """Returns a client's parameters after its steps, given the result of `encode` and the parameters `before`.
 
     Raises GlgptError for a wrong size, and for values that are not finite.
     """

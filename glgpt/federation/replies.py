@@ -1,7 +1,7 @@
-"""Defines what a gateway sends: the messages on its sockets and the answers to its REST calls.
+"""Defines what a gateway sends: messages on WebSockets, and answers of its REST API.
 
-`scripts/generate_schema.py` writes the page's types from these definitions. `protocol` defines the messages of clients,
-and those fields of a gateway's messages that a desktop client reads.
+`scripts/generate_schema.py` writes the page's types from these definitions. `protocol` defines the messages that
+clients send, and those fields of a gateway's messages that a desktop client reads.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class TermsSettings(TypedDict):
 
 
 class Terms(TypedDict):
-    """The public facts of a session, for invited devices. The answer has all other fields of `Session` too."""
+    """The terms of a session, for invited devices. The answer has all other fields of `Session` too."""
 
     id: str
     name: str

@@ -1,4 +1,4 @@
-"""Defines a round's rules: on which windows a client trains, which updates are accepted, and how they are combined.
+"""Defines a round's rules: which windows a client trains on, which updates are accepted, and how updates are combined.
 
 A window is `context` consecutive tokens of the text. A change is the difference between a client's parameters after a
 round and the parameters before the round.
@@ -21,13 +21,18 @@ from glgpt.text.dataset import mixed, starts
 # Maximum ratio of a change's norm to the parameters' norm. Measured: 0.6 in the first 100 steps of preset nano
 PARAMETER_NORMS = 4.0
 EARLIER_NORMS = 5.0  # maximum ratio of a change's norm to the median norm of recent changes
-# Ratio of a change's norm to the parameters' norm that is always allowed. Measured: 0.13 in a later round of 25 steps
+# A change whose norm is at most this multiple of the parameters' norm is always allowed. Measured: 0.13 in a later
+# round of 25 steps
 NORM_FLOOR = 0.1
-STEP_MARGIN = 1.1  # factor on the norm of the largest change that AdamW can make: changes are rounded for sending
-NORM_ROUNDS = 10  # number of recent rounds whose changes are compared with a new one
+# Factor on the norm of the largest change that AdamW can make. A client rounds its change for sending, which can
+# increase the norm.
+STEP_MARGIN = 1.1
+NORM_ROUNDS = 10  # a new change is compared with the changes of this many recent rounds
 CLIP = 1.5  # maximum ratio of a clipped change's norm to the median norm of the round's changes
-TRIM = 0.2  # share of the clients that a trimmed mean leaves out at each end, separately for each parameter value
-MAX_STRIKES = 3  # consecutive rejected updates after which a client is set aside: no more updates of it are accepted
+# For each parameter, a trimmed mean leaves out this share of the clients at each end of their sorted values
+TRIM = 0.2
+# Consecutive rejected updates after which a client is set aside: all its further updates are rejected
+MAX_STRIKES = 3
 DELTA = 1e-5  # delta of the reported privacy budget (epsilon, delta)
 
 
@@ -40,9 +45,10 @@ def client_seed(seed: int, client: int) -> int:
 
 
 def shard_of(client: int, number: int, shards: int) -> int:
-    """Returns the number of a client's shard, the share of the text's positions from which it draws windows in a round.
+    """Returns the number of a client's shard in round `number`.
 
-    The shard changes every round. No two clients of a round have the same shard.
+    A shard is a share of the text's positions. A client draws its windows from its shard, which changes every round. No
+    two clients of a round have the same shard.
     """
     return (client + number) % shards
 
@@ -60,7 +66,7 @@ def shard_starts(seed: int, step: int, rows: int, count: int, shard: tuple[int, 
 class Claims(Protocol):
     """The metrics that a client claims.
 
-    `protocol.Update`, `rounds.updates.Spooled` and `exchange.SupernodeClaims` have them.
+    `protocol.Update`, `rounds.updates.Spooled` and `exchange.SupernodeClaims` have these properties.
     """
 
     @property
@@ -81,7 +87,7 @@ class Bounds:
 
 
 def loss_limit(vocab_size: int) -> float:
-    """Returns the largest plausible loss in nats per token: four times that of a uniform guess."""
+    """Returns the largest plausible loss in nats per token: four times the loss of a uniform guess."""
     return 4 * math.log(max(2, vocab_size))
 
 
@@ -106,7 +112,7 @@ class StepLimits:
     weight_decay: float
 
     def largest(self, parameters: float, steps: int) -> float:
-        """Returns the largest norm that a change can have after `steps` steps; infinity if `betas` allow no limit.
+        """Returns the largest norm that a change can have after `steps` steps; infinity if `betas` set no bound.
 
         `parameters` is the norm of the parameters. Without weight decay, AdamW changes a value in each step by the
         learning rate, multiplied by the quotient of the first moment and the square root of the second moment. By the
@@ -132,12 +138,13 @@ class NormLimits:
     def largest(self, steps: int) -> float:
         """Returns the largest norm that a change of `steps` steps may have.
 
-        This is at most `PARAMETER_NORMS` times the parameters' norm. With `self.steps`, changes larger than AdamW can
-        make are not allowed. This matters in the first round, which lacks recent changes to compare with.
+        The norm may be at most `PARAMETER_NORMS` times the parameters' norm. If `self.steps` is given, the norm must
+        also be one that AdamW can reach. This second limit matters in the first round, which lacks recent changes to
+        compare with.
 
         In later rounds, a further limit is `EARLIER_NORMS` times the larger of two numbers: the median norm of recent
-        changes, and the median of their norms per step multiplied by `steps`. The second number is needed because
-        recent changes may have taken fewer steps. Norms up to `NORM_FLOOR` times the parameters' norm are always
+        changes, and `steps` times the median of their norms per step. The second number is needed because recent
+        changes may have taken fewer steps. Norms up to `NORM_FLOOR` times the parameters' norm are always
         allowed.
         """
         most = PARAMETER_NORMS * self.parameters
@@ -173,7 +180,7 @@ def norm(change: Vector) -> float:
 
 
 def clip_factors(norms: list[float]) -> list[float]:
-    """Returns for each change the factor that limits its norm to `CLIP` * the median of `norms` (1: not clipped)."""
+    """Returns the factor by which each change is multiplied, so that no norm exceeds `CLIP` * the median of `norms`."""
     if not norms:
         return []
     most = CLIP * float(np.median(norms))
@@ -184,9 +191,10 @@ def epsilon(noise: float, rounds: int, delta: float = DELTA) -> float:
     """Returns the epsilon of differential privacy that `rounds` rounds spend.
 
     Epsilon and `delta` bound the effect of adding or removing one device. `noise` is the standard deviation of a
-    round's noise, divided by how far one device can move the mean. Gaussian noise gives rho = 1 / (2 noise^2) per
-    round, the rho of all rounds add up, and epsilon = rho + 2 sqrt(rho ln(1 / delta)): Bun and Steinke, "Concentrated
-    Differential Privacy", 2016, propositions 1.3 and 1.6. Amplification by subsampling is not assumed.
+    round's noise, divided by the largest change that one device can make to the mean. Gaussian noise gives rho =
+    1 / (2 noise^2) per round, the rho of all rounds add up, and epsilon = rho + 2 sqrt(rho ln(1 / delta)): Bun and
+    Steinke, "Concentrated Differential Privacy", 2016, propositions 1.3 and 1.6. Amplification by subsampling is not
+    assumed.
     """
     rho = rounds / (2 * noise * noise)
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
@@ -211,8 +219,8 @@ def median(rows: NDArray[np.float32]) -> Vector:
 def trimmed_mean(rows: NDArray[np.float32], share: float = TRIM, least: int = 1) -> Vector:
     """Returns the mean of `rows` [k, n] over the k clients, without the largest and smallest entries of each column.
 
-    Each of the n columns has one entry per client. At each end, a `share` of the entries, at least `least`, is left
-    out, but one entry always remains. With fewer than three rows, nothing is left out.
+    Each of the n columns has one entry per client. At each end of a column's sorted entries, a `share` of the entries
+    is left out, but at least `least`. One entry always remains. With fewer than three rows, nothing is left out.
     """
     k = len(rows)
     out = min(max(least, int(k * share)), (k - 1) // 2) if k >= 3 else 0
@@ -233,7 +241,7 @@ class Outer:
     velocity: Vector | None = None
 
     def step(self, before: Vector, mean: Vector) -> Vector:
-        """Returns the parameters after a round, given those `before` it and the clients' `mean`; all are [n]."""
+        """Returns the parameters [n] after a round, given the parameters `before` the round and the clients' `mean`."""
         if self.lr == 1 and self.momentum == 0:
             return mean
         gradient = before.astype(np.float64) - mean

@@ -48,19 +48,19 @@ from glgpt.training.settings import Settings
 
 logger = logging.getLogger(__name__)
 CHECK_INTERVAL_S = 0.5  # seconds between two checks of the processes
-MAX_RESTARTS = 20  # maximum number of starts of a process within ten minutes; counted from 0 again after each round
-# Seconds for which the token for this machine's commands is valid. Each start of `serve` replaces the token.
+MAX_RESTARTS = 20  # maximum number of starts of a process within ten minutes; each finished round resets the count
+# Seconds for which the token for commands on this machine is valid. Each start of `serve` replaces the token.
 HOST_LIFE_S = 366 * 24 * 3600.0
 SUPERLINK = "superlink.sqlite"  # database file, in the session's folder
 PROCESSES = "processes"  # file in the session's folder: the process id of each process group's leader
-# File in the session's folder, with each gateway's local address, base URL of links, and token for this machine's
-# commands
+# File in the session's folder. For each gateway, it has the local address, the base URL of links, and the token for the
+# commands `glgpt federate link` and `status` on this machine.
 HOSTS = "host.json"
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a session that the host chooses, in addition to the model. `Session` explains them."""
+    """The terms that the host of a session chooses, in addition to the model. The fields of `Session` explain them."""
 
     rounds: int = 100
     local_steps: int = 25
@@ -106,22 +106,23 @@ class Place:
         return self._url(self.host)
 
     def local(self) -> str:
-        """Returns the base URL for requests from this machine, which also works if `base` leads through a proxy."""
+        """Returns the base URL for requests from this machine, which do not go through the proxy of `url`, if any."""
         return self._url("127.0.0.1" if self.host == "0.0.0.0" else self.host)
 
     def _url(self, host: str) -> str:
         return f"{'https' if self.tls_cert else 'http'}://{host}:{self.port}/"
 
     def origin(self) -> str:
-        """Returns the origin that browsers send for this address."""
+        """Returns the origin (scheme, host and port) of pages at this address, which browsers send with requests."""
         return origin_of(self.base())
 
 
 @dataclass(frozen=True)
 class Operation:
-    """Options of the gateways: the address of the first one's metrics (None: no metrics), the level and format of logs.
+    """Options of the gateways: where they serve metrics, and the level and format of their logs.
 
-    The metrics of each further gateway have the next port.
+    `metrics` is the address of the first gateway's metrics (None: no metrics). Each further gateway serves its metrics
+    at the next port.
     """
 
     metrics: Place | None = None
@@ -209,7 +210,10 @@ class Process:
     starts: list[float] = field(default_factory=list)
 
     def ensure(self) -> bool:
-        """Starts the process unless it runs. Returns True if it was started. Raises GlgptError if it keeps ending."""
+        """Starts the process unless it runs. Returns True if it was started.
+
+        Raises GlgptError if the process has ended too often.
+        """
         if self.child is not None and self.child.poll() is None:
             return False
         if self.child is not None:
@@ -251,8 +255,8 @@ def places(
 ) -> list[Place]:
     """Returns a `Place` for each gateway, with consecutive ports from the port of `first` on (0: any free ports).
 
-    No port is in `used`. Raises ArgumentError if an address cannot be used (`option` names the option that chooses it),
-    or if the number of `urls` is not the number of gateways.
+    Never returns a port in `used`. Raises ArgumentError if an address cannot be used, or if the number of `urls` is not
+    the number of gateways. `option` names the command-line option that sets the address, for the error message.
     """
     if urls and len(urls) != gateways:
         raise ArgumentError(f"{len(urls)} --url for {gateways} gateways; give one --url per gateway, or none")
@@ -269,11 +273,11 @@ def places(
 
 
 def _bound_port(stack: contextlib.ExitStack, host: str, port: int, option: str) -> int:
-    """Binds a port (0: a free one) until `stack` closes, and returns it. Raises ArgumentError if it cannot be used."""
+    """Binds a port (0: any free port) until `stack` closes, and returns the port. Raises ArgumentError on failure."""
     opened = stack.enter_context(socket.socket())
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        if not host:  # which would listen on all addresses
+        if not host:  # `bind` would listen on all addresses
             raise UnicodeError
         opened.bind((host, port))
     except (OSError, OverflowError, TypeError, UnicodeError) as error:  # TypeError: a host that is not a name
@@ -296,14 +300,16 @@ class Places:
     def find(cls, first: Place, urls: Sequence[str], gateways: int, fleet_port: int, metrics: Place | None) -> Places:
         """Returns the addresses, with consecutive ports for several gateways (0: any free ports).
 
-        `first` is the address of the first gateway, and `metrics` that of its metrics. Raises ArgumentError as `places`
-        does, and if two servers would have the same port.
+        `first` is the address of the first gateway, and `metrics` is the address of that gateway's metrics. Raises
+        ArgumentError if an address cannot be used, if there are too few or too many `urls`, or if two servers would
+        have the same port.
         """
         wanted = [("--host and --port", first, urls, gateways), ("--fleet-port", Place(port=fleet_port), (), 1)]
         wanted += [("--metrics", metrics, (), gateways)] if metrics else []
         found: dict[str, list[Place]] = {}
         used: list[int] = []
-        for option, place, own, count in sorted(wanted, key=lambda w: not w[1].port):  # free ports avoid the given ones
+        # Begins with the addresses whose port is given, so that free ports for the others differ from the given ports.
+        for option, place, own, count in sorted(wanted, key=lambda w: not w[1].port):
             found[option] = places(place, own, count, option, used)
             used += [place.port for place in found[option]]
         return cls(found["--host and --port"], found["--fleet-port"][0], found.get("--metrics", []))
@@ -312,13 +318,13 @@ class Places:
 def end_leftovers(files: Files) -> None:
     """Ends the processes that a killed `serve` has left. Does nothing on systems without /proc, such as macOS.
 
-    Old processes would occupy the ports of the new `serve`, and both an old and a new gateway would answer a round.
+    Otherwise they would occupy the ports of the new `serve`, and an old and a new gateway would both answer a round.
     """
     noted = files.folder / PROCESSES
     leaders = set(map(int, noted.read_text().split() if noted.exists() else ()))
     ours, left = str(files.run.absolute()).encode(), []
     for process in Path("/proc").glob("[0-9]*") if leaders else ():
-        # The group is compared, because a ServerApp stays in its process group after the group's leader has ended.
+        # Compares process groups, because a ServerApp stays in its process group after the group's leader has ended.
         with contextlib.suppress(OSError):
             if ours in (process / "cmdline").read_bytes() and os.getpgid(int(process.name)) in leaders:
                 os.kill(int(process.name), signal.SIGKILL)
@@ -329,7 +335,7 @@ def end_leftovers(files: Files) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """True if any thread of a process runs: a process holds its sockets even after its main thread has ended."""
+    """True if any thread of a process runs. Until all its threads have ended, a process holds its sockets."""
     try:
         states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
@@ -375,7 +381,8 @@ class Supervisor:
         self.superexec = self._process(
             "superexec", lambda: processes.superexec_command(port, secret, self._serverapp), environment
         )
-        few = {"MALLOC_ARENA_MAX": "2"}  # with more arenas, malloc would retain memory for each decoding thread
+        # With more arenas, malloc would retain memory for each thread that decodes updates.
+        few = {"MALLOC_ARENA_MAX": "2"}
         self.gateways = [
             self._process(
                 f"gateway-{site}" if site else "gateway", partial(self._gateway_command, site), environment | few
@@ -418,7 +425,7 @@ class Supervisor:
     # -- the run of the ServerApp -----------------------------------------------------------------------------------
 
     def _watch_run(self) -> None:
-        """Starts a run of the ServerApp from the checkpoint if none is active: at first, and after a failure."""
+        """Starts a run of the ServerApp from the checkpoint if no run is active, as at first and after a failure."""
         if time.monotonic() - self._asked < 2:
             return
         self._asked = time.monotonic()
@@ -456,10 +463,10 @@ class Supervisor:
     # -- the session ------------------------------------------------------------------------------------------------
 
     def links(self) -> list[dict[str, str]]:
-        """Returns each gateway's links: for desktops and browsers, to the host's dashboard (private) and the metrics.
+        """Returns the links of each gateway: for desktops, for browsers, to the host's dashboard, to the metrics.
 
-        There is no link for browsers without an exported page, and none to metrics that are off. Also replaces each
-        gateway's token for this machine's commands.
+        Leaves out the link for browsers if no page was exported, and the link to the metrics if metrics are off.
+        Also replaces each gateway's token for the commands `glgpt federate link` and `status` on this machine.
         """
         path = self.files.folder / HOSTS
         before = read_json(path).get("gateways", []) if path.exists() else []
@@ -481,9 +488,10 @@ class Supervisor:
         return found
 
     def run(self, ready: Callable[[list[dict[str, str]]], None], stopped: Callable[[], bool]) -> bool:
-        """Runs all processes. Returns True when all rounds are done, False if the host or a signal ended the session.
+        """Runs all processes until all rounds are done, the host ends the session, or a signal stops this process.
 
-        Calls `ready` with the links when all gateways accept connections. `stopped` returns True after a signal.
+        Returns True if all rounds are done. Calls `ready` with the links when all gateways accept connections.
+        `stopped` returns True after a signal.
         """
         links = self.links()
         said = False
@@ -526,4 +534,4 @@ class Supervisor:
             return False
 
     def _let_clients_hear(self) -> None:
-        time.sleep(3)  # the gateway checks every second whether the session has ended, and notifies its clients
+        time.sleep(3)  # gateways check once a second whether the session has ended, and then notify their clients

@@ -1,8 +1,8 @@
-"""Flower's ServerApp for a session: runs its rounds through Flower's public interface, from the last checkpoint on.
+"""Defines Flower's ServerApp, which runs a session's rounds from the last checkpoint on, with Flower's public API.
 
 To Flower, a site (a gateway with all its clients) is one node. A site's reply contains the updates of all its clients,
-or one combined update if they are large. The ServerApp makes each update a separate reply, so that any Flower
-strategy sees every client. It first drops invalid replies, because strategies raise exceptions for them.
+or one combined update if the updates are large. The ServerApp makes each update a separate reply, so that any Flower
+strategy sees every client. Before that, it drops invalid replies, because strategies raise exceptions for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-# Seconds that a supernode (a user's own Flower node) has after the round, because it starts a process for each round
+# Seconds for which the ServerApp waits for supernodes (users' own Flower nodes) after the end of the round, because a
+# supernode starts a process for each round
 SUPERNODE_START_S = 30.0
 
 
@@ -39,7 +40,7 @@ def strategy_of(session: Session) -> Strategy:
 
 
 def memory_of(strategy: Strategy) -> dict[str, np.ndarray]:
-    """Returns the state that a strategy carries from round to round."""
+    """Returns the state that a strategy needs in the next round, such as the outer optimizer's velocity."""
     return {name: value[KEY] for name in strategies.STATE if (value := getattr(strategy, name, None))}
 
 
@@ -85,7 +86,8 @@ def expanded(reply: Message, asked: Message, parameters: Vector, limits: Limits)
 def combined(strategy: Strategy, number: int, before: Vector, replies: list[Message], files: Files) -> Vector:
     """Saves and returns the parameters after round `number`, which started from `before`.
 
-    Saves and returns `before` if the strategy returns no parameters, or parameters or state with a NaN or an infinity.
+    Saves and returns `before` if the strategy returns no parameters, or if its parameters or its state have a NaN or an
+    infinity.
     """
     memory = dict(memory_of(strategy))
     arrays, _ = strategy.aggregate_train(number, replies)
@@ -146,8 +148,8 @@ def main(grid: Grid, context: Context) -> None:
             return ask(sorted(files.gateway_nodes() & set(grid.get_node_ids())), attempt)
 
         known = files.gateway_nodes()
-        # In a `bounded` session, gateways must receive all changes, so no supernode trains. The same holds until the
-        # nodes of all gateways are known, because an unknown node may be a gateway.
+        # Supernodes do not train in a `bounded` session, in which gateways must receive all changes. Nor do they train
+        # before the nodes of all gateways are known, because an unknown node may be a gateway.
         if not session.bounded and len(known) == session.gateways:
             supernodes.ask(ask(supernodes.free(sorted(set(grid.get_node_ids()) - known)), 0))
         answers, attempt = exchange(grid, partial(gateways, 0)), 0

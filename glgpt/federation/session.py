@@ -39,7 +39,7 @@ from glgpt.training.settings import Settings
 
 FOLDER, SESSION, CHECKPOINT, ROUNDS = "federation", "session.json", "checkpoint.safetensors", "rounds.jsonl"
 PAUSED, ENDED = "paused", "ended"  # marker files for decisions of the host
-UNDONE = "undone"  # file with the number of rounds that rollbacks have undone; without it, none was undone
+UNDONE = "undone"  # file with the number of rounds that rollbacks have undone; 0 if the file is missing
 KEPT_CHECKPOINTS = 2  # number of earlier checkpoints that are retained in addition to the last one
 
 
@@ -53,12 +53,13 @@ class Session(BaseModel):
     rounds: Annotated[int, Field(ge=1)]
     local_steps: Annotated[int, Field(ge=1)]
     quorum: Annotated[int, Field(ge=1)]  # minimum number of updates with which a round can close
-    round_seconds: Annotated[float, Field(gt=0)]  # seconds after which a round with the quorum closes
-    grace: Annotated[float, Field(ge=0)]  # seconds after reaching the quorum at which an open round closes
+    # Seconds from a round's start to its deadline; without the quorum, the deadline is extended by as many seconds
+    round_seconds: Annotated[float, Field(gt=0)]
+    grace: Annotated[float, Field(ge=0)]  # a round closes this many seconds after its quorum, if before its deadline
     strategy: Annotated[str, AfterValidator(strategies.checked_name)]
     outer_lr: float
     outer_momentum: float
-    public: bool  # if True, updates are clipped; without noise, a strategy with `trims` combines them by a trimmed mean
+    public: bool  # True: updates are clipped; without noise, a strategy with `trims` also uses a trimmed mean
     # Standard deviation of the noise on a round's mean, in units of dp_clip / quorum; 0: no noise
     dp_noise: Annotated[float, Field(ge=0)] = 0.0
     dp_clip: Annotated[float, Field(gt=0)] = 1.0  # norm to which changes are clipped if there is noise
@@ -90,7 +91,7 @@ class Session(BaseModel):
 
     @property
     def bounded(self) -> bool:
-        """True if gateways bound the effect of one device on the mean, and so must receive all changes."""
+        """True if gateways limit the effect of one device on the mean, so that all changes must go through gateways."""
         return self.public or bool(self.dp_noise)
 
     @property
@@ -99,7 +100,7 @@ class Session(BaseModel):
         return seat_count(self.members, self.gateways, self.shards)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of each parameter by name, in the order in which one vector holds all parameters."""
+        """Returns the shape of each parameter by name, in the order of the vector that holds all parameters."""
         return {name: tuple(p.shape) for name, p in self.model.parameters.items()}
 
     def first_step(self, number: int) -> int:
@@ -122,7 +123,7 @@ class Session(BaseModel):
 
 
 def recipe_of(s: Settings) -> Recipe:
-    """Returns those of the settings that the training program depends on."""
+    """Returns the settings in `s` that the training program depends on."""
     return Recipe(
         s.batch, s.context, s.accumulate, (s.beta1, s.beta2), 1e-8, s.weight_decay, s.clip, s.dropout, s.recompute
     )
@@ -189,7 +190,7 @@ class Files:
         return validated(Session, read_text(path), f"{quoted(path, 300)} is damaged")
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Writes a checkpoint, which is on disk when this returns, and retains the two previous ones.
+        """Writes a checkpoint to disk before it returns, and retains the two previous checkpoints.
 
         Raises NotFiniteError if the parameters or the outer optimizer's state are not finite.
         """
@@ -226,7 +227,7 @@ class Files:
                 self.kept(later).unlink()
 
     def checkpoint(self, path: Path | None = None) -> Checkpoint:
-        """Returns the last checkpoint, or the checkpoint at `path`. Raises FileError if it is missing or damaged."""
+        """Returns the last checkpoint, or that at `path`. Raises FileError if the file is missing or damaged."""
         path = path or self.folder / CHECKPOINT
         try:
             with safe_open(path, framework="numpy") as file:
@@ -267,21 +268,22 @@ class Files:
         write_synced(self.folder / ROUNDS, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def undone_rounds(self) -> int:
-        """Returns the number of rounds that rollbacks have undone; members have seen the results of these rounds.
+        """Returns the number of rounds that rollbacks have undone.
 
-        Raises FileError if the file with the number is damaged.
+        These rounds still count for the privacy budget, because members have seen the results. Raises FileError if the
+        file with the number is damaged.
         """
         path = self.folder / UNDONE
         text = read_text(path).strip() if path.exists() else "0"  # an editor or `echo` ends the file with a newline
         if not text.isdecimal() or len(text) > 9:
             raise FileError(
-                f"{quoted(path, 300)} is damaged: {written(text)} is not a number of rounds; write to it how many "
-                "rounds rollbacks have undone"
+                f"{quoted(path, 300)} is damaged: {written(text)} is not a number of rounds; write the number "
+                "of rounds that rollbacks have undone into this file"
             )
         return int(text)
 
     def count_undone(self, rounds: int) -> None:
-        """Adds to the number that `undone_rounds` returns."""
+        """Adds `rounds` to the number that `undone_rounds` returns."""
         write_synced(self.folder / UNDONE, str(self.undone_rounds() + rounds).encode())
 
     @property
@@ -290,14 +292,14 @@ class Files:
         return (self.folder / PAUSED).exists()
 
     def pause(self, paused: bool) -> None:
-        """Pauses or resumes the session for all gateways, also across restarts."""
+        """Pauses or resumes the session for all gateways. The session stays paused after a restart."""
         if paused:
             (self.folder / PAUSED).touch()
         else:
             (self.folder / PAUSED).unlink(missing_ok=True)
 
     def invitations(self) -> Invitations:
-        """Returns the invitations of this gateway. Other gateways do not accept them."""
+        """Returns the invitations of this gateway. Other gateways do not accept these invitations."""
         self.site_folder.mkdir(exist_ok=True)
         return Invitations(self.site_folder / "invitations.json", self.secret("invitation.key"), self.session().id)
 
@@ -343,7 +345,7 @@ class Files:
 def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merges lines of `rounds.jsonl` into one per round, in the order of the rounds.
 
-    If a gateway or supernode has several lines about a round, later lines add to and override earlier ones.
+    If a gateway or supernode has several lines about a round, a later line replaces the fields that both lines have.
     """
     found: dict[int, dict[int | None, dict[str, Any]]] = {}
     for line in lines:
@@ -354,7 +356,7 @@ def by_round(lines: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _together(whole: dict[str, Any], sites: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merges into one line the line about a whole round and the lines of its `sites`: gateways and supernodes."""
+    """Merges the line about a whole round and the lines of its `sites` (gateways and supernodes) into one line."""
     one = {name: value for line in (*sites, whole) for name, value in line.items()}
     if len(sites) < 2:
         return one
@@ -382,7 +384,7 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Appends a line to a file; it is on disk when this returns.
+    """Appends a line to a file, and returns when the line is on disk.
 
     If the file ends with an incomplete line, which a full disk or a killed process left, starts a new line first.
     """
@@ -396,7 +398,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes a file atomically; it is on disk when this returns."""
+    """Writes a file atomically, and returns when the file is on disk."""
     with written_whole(path) as file:
         file.write(data)
         file.flush()

@@ -1,4 +1,4 @@
-"""Writes a session's run folder as `glgpt train` writes it: metrics, samples, checkpoints, the loss curve."""
+"""Writes the run folder of a session, with the files of `glgpt train`: metrics, samples, checkpoints, loss curve."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class SessionEvaluator:
     def catch_up(self, done: int) -> Iterator[dict[str, Any]]:
         """Evaluates and saves the model after the latest finished round, and yields the metrics of new rounds.
 
-        `done` is the number of finished rounds. If several rounds are new, only the last of them is evaluated, and
-        the others are yielded without a validation loss. Yields nothing if no round is new since the previous call.
+        `done` is the number of finished rounds. Of the rounds that finished since the previous evaluation, only the
+        last is evaluated; the metrics of the others have no validation loss. Yields nothing if no round has finished
+        since.
         """
         if done <= self._kept:
             return
@@ -69,7 +70,7 @@ class SessionEvaluator:
     def _evaluated(self, trainer: Trainer, loop: Loop, parameters: Vector, loss: float | None) -> dict[str, Any]:
         """Evaluates and saves the parameters, and generates a sample. Returns the metrics, or why evaluation failed.
 
-        A model that cannot be evaluated must not end the session: the next `serve` would fail in the same way.
+        A failed evaluation raises no error, which would end the session: the next `serve` would fail in the same way.
         """
         step = trainer.steps_done
         try:

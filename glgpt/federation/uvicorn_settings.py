@@ -12,7 +12,7 @@ from glgpt.page.connections import BACKLOG, Connections, http_protocol
 
 
 class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore]  # Any where uvicorn is not installed
-    """uvicorn's WebSocket protocol, in which `send` waits while the send buffer is full of data for a slow client.
+    """uvicorn's WebSocket protocol with flow control: `send` waits while the send buffer of a slow client is full.
 
     `send` of uvicorn 0.49 waits for the event `writable`, but nothing in that version clears the event, so the process
     would buffer everything that is sent to a slow client.
@@ -27,7 +27,7 @@ class FlowControl(WebSocketsSansIOProtocol):  # type: ignore[misc, unused-ignore
         self.writable.set()
 
     def send_receive_event_to_app(self) -> None:
-        """Delivers a message without retaining a copy of it until the next message."""
+        """Delivers a message, and drops uvicorn's copy, which uvicorn would retain until the next message."""
         super().send_receive_event_to_app()
         self.bytes = bytearray()
 

@@ -260,7 +260,11 @@ def test_a_rollback_that_fails_undoes_nothing(run: Path) -> None:
     kept = files.kept(1).read_bytes()
     for path, damaged, why in (
         (files.kept(1), kept[:-4], r"checkpoint-1\.safetensors is damaged"),
-        (files.folder / UNDONE, b"two", "undone is damaged: 'two' is not a number of rounds; write to it"),
+        (
+            files.folder / UNDONE,
+            b"two",
+            "undone is damaged: 'two' is not a number of rounds; write the number of rounds",
+        ),
     ):
         path.write_bytes(damaged)
         with pytest.raises(FileError, match=why):

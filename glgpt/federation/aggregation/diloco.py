@@ -16,7 +16,7 @@ from glgpt.federation.rules import Outer, trimmed_mean, weighted_mean
 
 
 class Diloco(FedAvg):
-    """FedAvg with an outer Nesterov step towards the clients' mean; with `trim`, towards their trimmed mean."""
+    """FedAvg with a Nesterov step towards the mean of the clients' parameters, or with `trim`, their trimmed mean."""
 
     def __init__(self, outer: Outer, trim: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -27,7 +27,7 @@ class Diloco(FedAvg):
     def velocity(self) -> dict[str, Any] | None:
         """Returns the outer optimizer's velocity, or None before the first step.
 
-        The velocity is in a dictionary of arrays, which Flower's strategies use for state.
+        The velocity is the only value of a dictionary, because Flower's strategies store their state in dictionaries.
         """
         return None if self.outer.velocity is None else {KEY: self.outer.velocity}
 
@@ -45,7 +45,7 @@ class Diloco(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Returns the parameters after the round, and its mean loss and number of tokens as metrics.
+        """Returns the parameters after the round, and the round's mean loss and number of tokens as metrics.
 
         Returns (None, None) if every reply is an error.
         """

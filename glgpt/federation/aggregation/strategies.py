@@ -1,7 +1,8 @@
 """Lists the strategies by which the ServerApp combines the updates of a round.
 
-`STRATEGIES` is the only list of strategies. The command line, the checks of a session, the dashboard and the table in
-the documentation use it. Only the factories import Flower, so that `glgpt federate --help` works without Flower.
+`STRATEGIES` is the only list of strategies: the command line, the checks of a session, the dashboard and the table in
+the documentation use it. Only the functions that create a strategy import Flower, so that `glgpt federate --help` works
+without Flower.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ class Strategy:
 
     `factory` returns the Flower strategy for a session. `state` names the attributes of the Flower strategy that
     checkpoints store. Each of these attributes is None, or a dictionary with one array under the key `updates.KEY`.
-    With `trims`, public sessions use a trimmed mean unless they add noise. `compare` computes what the Flower strategy
-    does with the separate updates of all clients; None: the Flower strategy can use their mean instead.
+    With `trims`, public sessions use a trimmed mean unless they add noise. If updates are too large to be sent
+    separately, a gateway combines them with `compare`, as the Flower strategy would; None: it sends their mean instead.
     """
 
     factory: Callable[[Options], FlowerStrategy]
@@ -150,7 +151,7 @@ def create(name: str, options: Options) -> FlowerStrategy:
 
 
 def comparison(name: str, options: Options) -> Compare | None:
-    """Returns the function that combines the updates of a session that compares them; None if a mean is enough."""
+    """Returns the function that combines updates by comparing them; None if the session only needs their mean."""
     strategy = get_strategy(name)
     return trimmed_mean if options.public and strategy.trims and not options.dp_noise else strategy.compare
 

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from flwr.common.constant import ErrorCode
 
-# Codes in an error reply which mean that the node was offline, not that the app on the node failed
+# Codes of error replies that mean that the node was offline, and not that the app on the node failed
 OFFLINE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)

@@ -23,7 +23,7 @@ MAX_FREE_BYTES = 32 << 20  # maximum bytes of unused space and write-ahead log o
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Returns the environment for Flower's processes: no telemetry, files under `home`, this Python's folder in PATH.
+    """Returns environment variables for Flower: no telemetry, files in `home`, the folder of this Python in PATH.
 
     With Python 3.11 or newer, the processes import nothing from the current folder, which may hold a stranger's files.
     """
@@ -33,7 +33,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
-    """Returns the command for SuperLink. It listens only on loopback: anyone who can connect to it can run code."""
+    """Returns the command for SuperLink, which listens only on loopback: any process that can connect can run code."""
     return [
         sys.executable, "-c", "from flwr.superlink.cli import flower_superlink; flower_superlink()",
         "--insecure", "--host", "127.0.0.1", "--port", str(port), "--database", str(database),
@@ -45,7 +45,8 @@ def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
 def shrink_database(database: Path) -> None:
     """Deletes all rounds from the database of a SuperLink that is not running, and frees the disk space.
 
-    Runs and nodes remain, so that supernodes stay registered. The next run requests unfinished rounds again.
+    The database keeps its runs and nodes, so that supernodes stay registered. The next run requests unfinished rounds
+    again.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
@@ -63,8 +64,8 @@ def shrink_database(database: Path) -> None:
 def trim_database(database: Path) -> None:
     """Shrinks SuperLink's database if its unused space and write-ahead log together exceed `MAX_FREE_BYTES`.
 
-    SuperLink deletes old rounds, but SQLite retains their disk space, and a write-ahead log as large as a round. Safe
-    to call while SuperLink runs.
+    SuperLink deletes old rounds, but SQLite does not free their disk space, and its write-ahead log grows to the size
+    of a round. Safe to call while SuperLink runs.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:

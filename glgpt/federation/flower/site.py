@@ -51,7 +51,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from glgpt.federation.rounds.updates import RunOver
 from glgpt.system.files import written_whole
 
-# Seconds from a message's date to the date of its reply. With the current time instead, a retry would be another reply.
+# Seconds from a message's date to the date of its reply. A reply's id depends on its date: with the current time as the
+# date, a retry would be a second reply.
 REPLY_DELAY_S = 1e-3
 
 
@@ -95,8 +96,8 @@ class Site:
         """Registers the node if it is new, activates it if it is inactive, and returns its id.
 
         SuperLink refuses to activate a node that it considers active, such as one whose process was just killed. So the
-        id is stored in a file, and the node first sends a heartbeat: if this succeeds, the node needs no activation.
-        Raises httpx.HTTPError.
+        id is stored in a file, and the node first sends a heartbeat: if the heartbeat succeeds, the node needs no
+        activation. Raises httpx.HTTPError if SuperLink cannot be reached.
         """
         if self._number.exists():
             self._node = Node(node_id=int(self._number.read_text("utf-8")))
@@ -112,12 +113,12 @@ class Site:
         return int(self._node.node_id)
 
     def heartbeat(self) -> bool:
-        """Sends a heartbeat, due every 30 s. Returns True if SuperLink considers the site active."""
+        """Sends a heartbeat; SuperLink expects one every 30 s. Returns True if SuperLink considers the site active."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         return bool(self._client.SendNodeHeartbeat(request).success)
 
     def pull(self) -> Task | None:
-        """Returns the next requested round with its arrays, or None if none is due. Raises httpx.HTTPError."""
+        """Returns the next requested round with its arrays, or None if none is requested. Raises httpx.HTTPError."""
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
@@ -137,7 +138,8 @@ class Site:
         """Replies to a task of `pull`. Raises RunOver if the task's run has ended, and httpx.HTTPError.
 
         SuperLink accepts one reply per task, and the ServerApp waits three minutes for the rest of a partially sent
-        reply. Calling this again creates an identical reply, so it completes one that a killed process sent in part.
+        reply. If a killed process sent only a part of its reply, a repeated call completes that reply, because the call
+        creates an identical one.
         """
         asked = message_from_proto(MessageProto.FromString(task))
         records = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})

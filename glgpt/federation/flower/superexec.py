@@ -16,11 +16,11 @@ import glgpt.federation.server_app  # noqa: F401, for the ServerApp
 
 
 def superexec() -> None:
-    """Runs SuperExec in this process, which has imported what a ServerApp needs. Each ServerApp is forked from it.
+    """Runs SuperExec in this process, which has imported what a ServerApp needs, and forks each ServerApp from it.
 
     A new ServerApp must report to SuperLink within one minute. Its imports take 6 s of processor time, which can be
-    more than a minute on a busy machine. A forked ServerApp imports nothing, and SuperExec claims no task before
-    everything is imported.
+    more than a minute on a busy machine. A forked ServerApp imports nothing. SuperExec claims a task only after
+    all imports, so they do not count for the minute.
     """
     noted = Path(sys.argv.pop(1))
 

@@ -1,9 +1,9 @@
 // The messages of federations, as in protocol.py and replies.py of glgpt/federation. Written by scripts/generate_schema.py.
 
 /**
- * A client's first message: identifies the client, and shows that it trains with the session's program. `resume` is the
- * key from an earlier `welcome`. `digest` and `tokenizer` are the hashes of the training program and of the tokenizer.
- * With `own_text`, the client trains on a text that it provides.
+ * A client's first message: identifies the client, and shows that the client trains with the session's program.
+ * `resume` is the key from an earlier `welcome`. `digest` and `tokenizer` are the hashes of the training program and of
+ * the tokenizer. With `own_text`, the client trains on a text that it provides.
  */
 export interface Join {
   type: "join";
@@ -248,7 +248,7 @@ export interface Status {
   history: readonly RoundFigures[];
 }
 
-/** The public facts of a session, for invited devices. The answer has all other fields of `Session` too. */
+/** The terms of a session, for invited devices. The answer has all other fields of `Session` too. */
 export interface Terms {
   id: string;
   name: string;
