@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Architecture:
-    """Maps the keys and tensors of one `general.architecture` to their names in `config.json` and in a checkpoint.
+    """Maps the keys and tensors of one architecture in GGUF files to their names in a Hugging Face checkpoint.
 
-    `fields` maps keys of the metadata, without the architecture's name, to fields of `config.json`; `constants` are
-    fields of `config.json` that the architecture implies. `tensors` and `block` map the file's names of tensors to the
-    checkpoint's, without `.weight` or `.bias`. A name in `block` follows `blk.N.` in the file, and `prefix` and
-    `layers` in the checkpoint; the {} of `layers` stands for the block's number N.
+    `fields` maps keys of the metadata, without the architecture's name, to fields of `config.json`; `constants` holds
+    fields of `config.json` that are the same for all models of the architecture. `tensors` and `block` map the file's
+    names of tensors to the checkpoint's, without `.weight` or `.bias`. A name in `block` follows `blk.N.` in the file,
+    and `prefix` and `layers` in the checkpoint; the {} of `layers` stands for the block's number N.
     """
 
     name: str
@@ -27,12 +27,14 @@ class Architecture:
     block: Mapping[str, str]
     head: str = "lm_head"
     constants: Mapping[str, Any] = field(default_factory=dict)
-    rotated: tuple[str, ...] = ()  # tensors whose rows the file stores as interleaved pairs within each head
+    # Tensors in which the file stores the two rows of each rotated pair next to each other
+    rotated: tuple[str, ...] = ()
     # Tensors whose rows are ordered as all queries, all keys, all values in the file, and by head in the checkpoint
     fused: tuple[str, ...] = ()
     transposed: tuple[str, ...] = ()  # tensors that are [in, out] in the checkpoint and [out, in] in the file
-    also: tuple[str, ...] = ()  # other model types that are written to GGUF as this one, if no setting is lost
-    share: str = ""  # field of `config.json` for the rotated share of a head, if the family's default is not 1
+    # Other values of `model_type` that are written to GGUF as this architecture, if no setting is lost
+    also: tuple[str, ...] = ()
+    share: str = ""  # field of `config.json` with the rotated share of a head, if the family's default is not 1
     norm_shift: float = 0.0  # a norm's gain in the file minus the checkpoint's; Gemma's checkpoints store gain - 1
 
     def names(self, layers: int) -> dict[str, str]:

@@ -47,7 +47,7 @@ class TensorType:
     """A type of tensor: `block` values take `nbytes` bytes. `dtype` is the NumPy dtype of types without blocks.
 
     `group` consecutive values have a common scale and minimum. `unpack` splits the bytes of blocks into scales and
-    minima, both `[blocks, block / group]`, and levels `[blocks, block]`; it is None for a type without blocks.
+    minima, both `[blocks, block / group]`, and levels `[blocks, block]`. `unpack` is None for a type without blocks.
     """
 
     name: str
@@ -66,7 +66,7 @@ class TensorType:
         return GgufBlocks(self.group, scale.reshape(rows, -1), low, levels.reshape(rows, -1))
 
     def values(self, data: Bytes) -> NDArray[np.float32]:
-        """Returns as float32 the values of the rows in `data`, `[rows, bytes of a row]`."""
+        """Returns the values of the rows in `data`, `[rows, bytes of a row]`, as float32."""
         if self.unpack:
             return self.blocks(data).values()
         plain: NDArray[Any] = data.view(self.dtype)
@@ -120,7 +120,7 @@ def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns the scales and the minima of the eight groups of each block.
 
     A block holds a 6-bit integer for each scale and each minimum, and two float16 factors: one for all scales, and one
-    for all minima. The minima are returned negated.
+    for all minima. The file's minima are subtracted from values, so they are returned with the opposite sign.
     """
     packed = data[:, 4:16]
     first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
@@ -156,7 +156,8 @@ def _q2_k(data: Bytes) -> Parts:
 
 def _q3_k(data: Bytes) -> Parts:
     low = data[:, 32:96].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
-    third = (data[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 2  # bit i belongs to values 32 i on
+    # Bit i belongs to the 32 values from value 32 i on.
+    third = (data[:, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 2
     levels = (low.reshape(-1, 256) | third.reshape(-1, 256)).view(np.int8) - np.int8(4)
     upper = data[:, 104:108, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3
     scale = _nibbles(data[:, 96:104]) | upper.transpose(0, 2, 1).reshape(-1, 16) << 4
@@ -164,7 +165,7 @@ def _q3_k(data: Bytes) -> Parts:
 
 
 def _q6_k(data: Bytes) -> Parts:
-    low = _nibbles(data[:, :128].reshape(-1, 64)).reshape(-1, 2, 4, 32)  # 2 x 128 values, each 128 as 4 runs of 32
+    low = _nibbles(data[:, :128].reshape(-1, 64)).reshape(-1, 2, 4, 32)  # 2 x 4 runs of 32 values
     pairs = data[:, 128:192].reshape(-1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
     levels = (low | pairs << 4).reshape(-1, 256).view(np.int8) - np.int8(32)
     scale = _half(data, 208).astype(np.float32) * data[:, 192:208].view(np.int8)
@@ -184,7 +185,7 @@ def _iq4_xs(data: Bytes) -> Parts:
     upper = np.ascontiguousarray(data[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     scale = _half(data, 0).astype(np.float32) * ((low | upper << 4).astype(np.int8) - np.int8(32))
     levels = _IQ4[_nibbles(data[:, 8:].reshape(-1, 16))].reshape(-1, 256)
-    return scale.repeat(2, axis=1), None, levels  # each scale of 32 values is returned for two groups
+    return scale.repeat(2, axis=1), None, levels  # a scale applies to 32 values, and is returned for two groups of 16
 
 
 F32, F16, BF16 = TensorType("F32", 1, 4, "<f4"), TensorType("F16", 1, 2, "<f2"), TensorType("BF16", 1, 2, "<u2")

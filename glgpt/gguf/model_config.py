@@ -1,4 +1,4 @@
-"""Converts the metadata of a GGUF file to a `config.json`, and the names of its tensors to a checkpoint's names."""
+"""Converts the metadata of a GGUF file to Hugging Face's `config.json`, and the tensors' names to a checkpoint's."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 FREQUENCIES = "rope_freqs.weight"
 FACTORS = "rope_factors_"
 
-WINDOW = "attention.sliding_window"  # has no effect if the window is at least as long as the context
-# Keys that change what a model computes, and the values at which they have no effect. Unless the `fields` of a file's
-# architecture convert such a key to a field of config.json, the file must lack the key or have this value.
+WINDOW = "attention.sliding_window"  # a window at least as long as the context has no effect
+# Keys that change what a model computes, and the values at which they have no effect. A file must lack such a key or
+# have this value, unless its architecture converts the key to a field of config.json (`fields`).
 NEUTRAL: dict[str, float | None] = {
     "expert_count": 0,
     "use_parallel_residual": False,
@@ -134,7 +134,7 @@ def _check_neutral(file: GgufFile, about: Architecture, config: Mapping[str, Any
 def _number(file: GgufFile, key: str) -> Any:
     """Returns a number or flag of the metadata, or None if it is missing.
 
-    For an array, returns the value that all its elements share. Raises FileError if they differ, and for strings.
+    For an array of equal elements, returns the element. Raises FileError if the elements differ, and for strings.
     """
     value = file.metadata.get(key)
     if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
@@ -147,8 +147,8 @@ def _number(file: GgufFile, key: str) -> Any:
 def _rotary(file: GgufFile, about: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of config.json for rotary positions: the scaling, and the share of a head that is rotated.
 
-    Leaves out the scaling if there is none, and the share if the whole head is rotated, unless the family's default is
-    another share.
+    Leaves out the scaling if the file has none. Leaves out the share if the whole head is rotated, except for families
+    whose default is another share.
     """
     found: dict[str, Any] = {}
     prefix = f"{about.name}.rope."
@@ -235,7 +235,7 @@ def _nothing(_file: GgufFile, _config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gpt2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `n_inner`: None, transformers' default, if it is four times the model's width."""
+    """Returns `n_inner`. Four times the model's width is returned as None, transformers' default."""
     inner, width = config.get("n_inner"), config.get("n_embd")
     return {"n_inner": None if isinstance(width, int) and inner == 4 * width else inner}
 
@@ -243,8 +243,8 @@ def _gpt2(_file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 def _attention_scalar(config: Mapping[str, Any], largest: int) -> dict[str, Any]:
     """Returns `query_pre_attn_scalar`, the number whose inverse square root scales attention's scores.
 
-    It is `head_dim`, except in the family's largest model, which has `largest` layers: there it is hidden size / number
-    of heads.
+    It is `head_dim`, except in the family's largest model, which has `largest` layers and uses the hidden size divided
+    by the number of heads.
     """
     width = _ratio(config.get("hidden_size"), config.get("num_attention_heads"))
     scalar = width if config.get("num_hidden_layers") == largest else config.get("head_dim", width)

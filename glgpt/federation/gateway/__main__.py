@@ -43,7 +43,7 @@ def main() -> None:
     from glgpt.federation.flower.site import Site
 
     files = Files(args.run, args.site)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # `glgpt federate serve` handles Ctrl-C and ends this process
 
     proxies = frozenset(("127.0.0.1", "::1") if args.proxied else ())
     limits = Limits(total=max(RESERVED, available_descriptors() - files.session().members), exempt=proxies)

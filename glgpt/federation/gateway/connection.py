@@ -1,4 +1,4 @@
-"""Defines the state of one client's socket: how much the client may send, its unfinished update, the send lock."""
+"""Defines the state of a client's socket: the limit on messages, the unfinished update, and the lock for sending."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from glgpt.federation.protocol import Update
 from glgpt.federation.replies import GatewayMessage
 from glgpt.federation.rounds.members import Member
 
-MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0  # messages that a client may send per second, and at once
+# Number of messages that a client may send per second on average, and in one burst
+MESSAGES_PER_S, MESSAGES_BURST = 50.0, 400.0
 SENT_FRAME_BYTES = 1 << 17  # maximum bytes of a frame to a client; small, because each socket buffers a few frames
 
 
@@ -38,7 +39,8 @@ class Bucket:
 class Upload:
     """A partially received update.
 
-    It is stored in an anonymous temporary file in `folder`, not in memory, because many clients may send at once.
+    The received bytes are in an anonymous temporary file in `folder`, not in memory, because many clients may send at
+    once.
     """
 
     def __init__(self, update: Update, folder: Path) -> None:
@@ -83,7 +85,8 @@ class Client:
         self.sent = ""  # id of the last round sent on this socket
         self.upload: Upload | None = None  # the update that the client announced last
         self.owed = 0  # number of bytes that the client may still send for announced updates
-        self._lock = asyncio.Lock()  # held while a message and its frames are sent: no other message may come between
+        # Held while a message and its frames are sent, so that no other message is sent between them
+        self._lock = asyncio.Lock()
 
     @property
     def busy(self) -> bool:
@@ -95,7 +98,7 @@ class Client:
     ) -> None:
         """Waits until earlier messages are sent, then sends a message followed by `data` in frames.
 
-        Sends nothing if `still()` is false after waiting.
+        Sends nothing if `still()` returns False after the wait.
         """
         async with self._lock:
             if not still():

@@ -36,7 +36,7 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 MAX_INVITATION_HOURS = 366 * 24  # maximum hours for which an invitation is valid
 MAX_QR_BYTES = 2000  # maximum bytes of the text of a QR code
 MAX_TEXTS = 8  # maximum number of copies of the text that are sent to one client network at once
-MAX_TEXT_REQUESTS = 64  # maximum open requests for the text per client network, which a classroom may share
+MAX_TEXT_REQUESTS = 64  # maximum open requests for the text per client network; a classroom may be one network
 TEXT_BLOCK = 1 << 18  # bytes of the text's token ids that each answer holds in memory
 
 
@@ -122,14 +122,14 @@ class Routes:
         )
 
     async def tokenizer(self, _: Request) -> Response:
-        """Sends the contents of the tokenizer's files by name."""
+        """Sends the tokenizer's files, as an object with the contents of each file by the file's name."""
         return JSONResponse(self.files.tokenizer_files())
 
     async def text(self, request: Request) -> Response:
         """Sends the text's token ids as little-endian uint32, block by block from the file.
 
-        A client network (see `client_network`) receives at most `MAX_TEXTS` copies at once; further requests wait. If a
-        network has `MAX_TEXT_REQUESTS` open requests, further ones receive status 429.
+        A client network (see `client_network`) receives at most `MAX_TEXTS` copies at once; further requests wait. If
+        `MAX_TEXT_REQUESTS` requests of the network are open or waiting, further requests receive status 429.
         """
         client = client_network(request.client.host if request.client else "")
         self._texts = {network: texts for network, texts in self._texts.items() if texts.open}
@@ -170,7 +170,7 @@ class Routes:
         return JSONResponse(NewInvitation(token=token, digest=digest(token)), 201)
 
     async def invited(self, _: Request) -> Response:
-        """Lists all invitations and tokens of the host, with their hashes."""
+        """Lists the invitations of members and the tokens of the host; `digest` is the hash of each token."""
         return JSONResponse(InvitationList(invitations=self.invitations.listed()))
 
     async def revoke(self, request: Request) -> Response:
@@ -236,7 +236,7 @@ class _Texts:
 
 
 class _Text(StreamingResponse):
-    """Streams token ids after waiting until fewer than `MAX_TEXTS` copies are being sent to the client network."""
+    """Streams token ids, but first waits while `MAX_TEXTS` other copies are being sent to the client network."""
 
     def __init__(self, ids: NDArray[Any], texts: _Texts) -> None:
         super().__init__(_blocks(ids), 200, {"content-length": str(4 * len(ids))}, "application/octet-stream")

@@ -1,6 +1,6 @@
 """Runs the rounds of a site (a gateway with its members).
 
-Pulls each round from Flower, offers it to the members, and sends Flower their updates.
+Pulls each round from Flower, offers the round to the members, and sends the members' updates to Flower.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 DEADLINE_INTERVAL_S = 0.2  # seconds between two checks of the round's deadlines
 PULL_INTERVAL_S = 0.5  # seconds between two requests for a round
 HEARTBEAT_INTERVAL_S = 20.0  # seconds between two heartbeats to SuperLink
-VALIDATION_TIMEOUT_S = 120.0  # seconds that a finished session waits for the validation of the last round
+# Seconds for which a gateway waits for the last round's validation; then it reports the end of the session
+VALIDATION_TIMEOUT_S = 120.0
 
 
 class SuperLinkError(Exception):
@@ -42,7 +43,7 @@ class SiteLike(Protocol):
 
 
 class Gateway:
-    """Runs the rounds of one site in background tasks, and holds the sockets of its members."""
+    """Runs the rounds of one site in background tasks, and serves the sockets of the site's members."""
 
     def __init__(self, files: Files, site: SiteLike, origins: tuple[str, ...] = ()) -> None:
         self.files, self.site = files, site
@@ -71,7 +72,7 @@ class Gateway:
             self.site.close()
 
     async def _vital(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs a task that the session needs. If the task fails, ends the process, which `serve` then restarts."""
+        """Runs a task that the session needs. If it fails, ends this process, which `glgpt federate serve` restarts."""
         try:
             await work()
         except Exception:
@@ -104,7 +105,7 @@ class Gateway:
             self._wake.clear()
 
     async def _superlink(self, call: Callable[..., T], *args: Any) -> T:
-        """Calls SuperLink in a thread. Raises RunOver as `call` does, and SuperLinkError for all other errors."""
+        """Calls SuperLink in a thread. Raises RunOver if `call` does, and SuperLinkError for all other exceptions."""
         try:
             return await asyncio.to_thread(call, *args)
         except RunOver:
@@ -129,7 +130,7 @@ class Gateway:
             if round_ is not self.rounds.open:
                 logger.info("round %d is open", number)
                 self.rounds.open = round_
-                self.sockets.begin_round()  # before the next await, in which clients may send frames
+                self.sockets.begin_round()  # at once: during the next `await`, clients may send frames
             await asyncio.to_thread(self.rounds.keep_open)
         self.sockets.offer_all()
 
@@ -141,7 +142,7 @@ class Gateway:
         with contextlib.suppress(RunOver):
             await self._superlink(self.site.answer, reply.task, {"updates": reply.updates}, reply.metrics)
         if round_.task == reply.task:
-            round_.task = b""  # answered; a repeated request has a new task
+            round_.task = b""  # the task is answered; if Flower requests the round again, it sends a new task
         logger.info("round %d is answered", round_.number)
 
     async def _clock(self) -> None:
@@ -159,9 +160,9 @@ class Gateway:
                 await asyncio.sleep(10 * DEADLINE_INTERVAL_S)
 
     async def _tick(self) -> None:
-        """Shortly before the round closes, requests the clients' results so far. Records a closed round on disk.
+        """Requests the clients' results so far shortly before the round closes. Records a closed round on disk.
 
-        If recording fails, the next call repeats it.
+        If recording fails, the next call tries again.
         """
         due, round_ = self.rounds.tick(), self.rounds.open
         if due == "wrap_up" and round_ is not None:
@@ -198,7 +199,7 @@ class Gateway:
             self.sockets.end("the host ended the session" if ended else "all rounds are done")
 
     def _all_done(self) -> bool:
-        """True if the last round is done, and its validation is known or did not come within `VALIDATION_TIMEOUT_S`."""
+        """True if the last round is done, and was validated or was not validated within `VALIDATION_TIMEOUT_S`."""
         if self.files.round_of() < self.session.rounds:
             return False
         self._done_at = self._done_at or time.monotonic()

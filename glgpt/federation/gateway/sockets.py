@@ -1,4 +1,4 @@
-"""Exchanges the messages of a session with its members over WebSockets."""
+"""Receives the messages of members over WebSockets, and sends them the messages of the gateway."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Sockets:
         self._uploads: dict[str, Upload] = {}  # unfinished uploads, by the hash of the member's key
         self._of_address: Counter[str] = Counter()  # number of open sockets, by `client_network`
         self._tasks: set[asyncio.Task[None]] = set()
-        self._decoding = asyncio.Lock()  # one update at a time: decoding takes several times the parameters' memory
+        # Held while an update is decoded, because decoding takes several times the memory of the parameters
+        self._decoding = asyncio.Lock()
 
     async def close(self) -> None:
         """Cancels all messages that are being sent."""
@@ -137,7 +138,7 @@ class Sockets:
                 self.rounds.members.disconnected(client.member)
 
     def _origin_fits(self, socket: WebSocket) -> bool:
-        """True if the header `Origin` names this gateway or one of `origins`, or is missing. Only browsers send it."""
+        """True if `Origin`, a header that only browsers send, names this gateway or one of `origins`, or is missing."""
         origin = socket.headers.get("origin")
         if origin is None or origin in self.origins:
             return True
@@ -150,7 +151,7 @@ class Sockets:
         message = await asyncio.wait_for(socket.receive(), JOIN_TIMEOUT_S)
         if message["type"] == "websocket.disconnect":
             return None
-        text = message.get("text")  # absent in a binary message
+        text = message.get("text")  # None for a binary message
         try:
             said = protocol.parsed(text[: protocol.MAX_TEXT_BYTES]) if text else None
             if not isinstance(said, Join):
@@ -169,9 +170,10 @@ class Sockets:
         return member.barred or not self.rounds.members.seated(member)
 
     async def _turn_out(self, client: Client) -> None:
-        """Closes the socket of a member that must not be connected, with the reason."""
+        """Closes the socket of a member that must not be connected. The close message has the reason."""
         if not self.rounds.members.seated(client.member):
-            code, why = protocol.FULL, "this device lost its place to another one: it sent no update for several rounds"
+            why = "this device was offline, set aside or had no accepted update, and lost its place to another one"
+            code = protocol.FULL
         elif client.member.aside == REMOVED:
             code, why = protocol.REMOVED, "the host removed this device"
         else:
@@ -269,13 +271,14 @@ class Sockets:
             await self._finish(client, upload)
             return
         client.upload = upload
-        client.owed = min(2 * update.bytes, client.owed + upload.missing)  # a client may announce an update twice
+        # A client that announces an update twice may send its frames twice.
+        client.owed = min(2 * update.bytes, client.owed + upload.missing)
         await client.say({"type": "ready", "attempt": update.attempt, "have": upload.frames})
 
     async def _frame(self, client: Client, data: bytes) -> bool:
-        """Stores a frame of the update that was announced on this socket. Returns False for any other frame.
+        """Stores a frame of the update that was announced on this socket. Returns False for any other data.
 
-        Ignores the frame if the upload was finished or discarded.
+        Ignores the frame and returns True if the update was completed or discarded since its announcement.
         """
         upload, key = client.upload, client.member.key
         client.owed -= len(data)
@@ -286,7 +289,7 @@ class Sockets:
         if not upload.add(data):
             return False
         await client.say({"type": "ack", "attempt": upload.update.attempt, "have": upload.frames})
-        if upload.complete and self._uploads.get(key) is upload:  # otherwise another socket of the member finished it
+        if upload.complete and self._uploads.get(key) is upload:  # if not, another socket of the member finished it
             del self._uploads[key]
             await self._finish(client, upload)
         return True
@@ -320,6 +323,6 @@ class Sockets:
 
 
 def without_devices(note: dict[str, Any]) -> RoundFigures:
-    """Returns a line of `rounds.jsonl` without its list of devices. With the lists, 500 rounds would take megabytes."""
+    """Returns a line of `rounds.jsonl` without its list of devices. With devices, 500 rounds would take megabytes."""
     figures: Any = {name: value for name, value in note.items() if name != "devices"}
     return cast("RoundFigures", figures)

@@ -1,4 +1,4 @@
-"""Defines a session's clients outside browsers: over a WebSocket (`join`), or as a Flower node (`supernode`).
+"""Defines the clients that run outside browsers: `join` uses a WebSocket, and `supernode` is a Flower node.
 
 Both kinds of client train their rounds with `worker`, which uses `glgpt.training`.
 """

@@ -1,4 +1,4 @@
-"""Sends a desktop client's requests to the host and checks the answers. Hosts are untrusted: all sizes are bounded."""
+"""Sends a desktop client's requests to the host. Hosts are untrusted: checks the answers and limits their sizes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Link:
         _, browser, token = split.fragment.rpartition("together=")
         token = token.partition("&")[0]
         if token.startswith("host="):
-            raise GlgptError(f"{quoted(text)} opens the host's dashboard; use the invitation link that is shown there")
+            raise GlgptError(f"{quoted(text)} opens the host's dashboard; use the invitation link in the dashboard")
         if not is_web_address(text) or "." not in token:
             raise GlgptError(
                 f"{quoted(text)} is not an invitation; use the link that glgpt federate serve prints, such as "
@@ -52,7 +52,7 @@ class Link:
 
 
 class Host:
-    """Makes a client's REST calls to the host of an invitation link."""
+    """Calls the REST API of the host that an invitation link names."""
 
     def __init__(self, link: Link) -> None:
         headers = {"Authorization": f"Bearer {link.token}", "Accept-Encoding": "identity"}
@@ -83,7 +83,7 @@ class Host:
             raise GlgptError(f"{self._base} sent a compressed answer, which was not requested")
 
     def session(self) -> Session:
-        """Returns the session's terms. Raises GlgptError if they are invalid or training would need too much memory."""
+        """Returns the session's terms. Raises GlgptError if they are invalid, or if training needs too much memory."""
         try:
             about = json.loads(self.get("v1/session", MAX_TERMS_BYTES))
             fields = {k: v for k, v in about.items() if k in Session.model_fields}
@@ -119,7 +119,7 @@ class Host:
             raise GlgptError(f"{self._base} sent {len(data):,} bytes of text, not {size:,}")
         ids = np.frombuffer(data, "<u4").astype(np.uint32, copy=False)
         if len(ids) and int(ids.max()) >= session.model.vocab_size:
-            raise GlgptError("the session's text holds ids outside its vocabulary")
+            raise GlgptError("the session's text holds token ids outside the model's vocabulary")
         return ids
 
 

@@ -1,7 +1,7 @@
-"""The desktop client of a federation: trains rounds with this machine's OpenGL and sends the updates.
+"""Defines the desktop client of a federation, which trains rounds with this machine's OpenGL and sends the updates.
 
-The client runs no code from the host. A separate thread reads the socket, so that a newer round is received during
-training, which then stops between two steps. Training continues while the connection is lost.
+The client runs no code from the host. A separate thread reads the socket. If it receives a newer round during training,
+the client stops training the old round after the current step. Training continues while the connection is lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from glgpt.text.dataset import Ids
 from glgpt.text.files import Text
 
 logger = logging.getLogger(__name__)
-# Minimum and maximum seconds between two attempts to connect, before multiplication by a random factor from 0.7 to 1.3
+# Minimum and maximum seconds between two attempts to connect. Each wait is multiplied by a random factor of 0.7 to 1.3.
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.5, 4.0
 PING_INTERVAL_S = 10.0  # seconds between two pings
 PROGRESS_INTERVAL_S = 0.5  # seconds between two progress messages
@@ -67,7 +67,7 @@ class Round:
 
 @dataclass
 class Socket:
-    """Holds the round to train. A thread keeps the connection to the host open, and reconnects if it is lost."""
+    """Holds the round to train. A thread keeps a connection to the host open, and reconnects after a loss."""
 
     link: Link
     join: Join  # the first message of each connection
@@ -199,7 +199,7 @@ class Socket:
     def deliver(self, round_: Round) -> None:
         """Announces a round's update to the host, which then requests the data of the update.
 
-        Without a connection, the client announces the update after reconnecting.
+        Without a connection, the thread announces the update after it has reconnected.
         """
         if self.round is round_:
             with contextlib.suppress(Exception):
@@ -229,7 +229,7 @@ class Socket:
 
 
 class Client:
-    """A desktop client that trains a session's rounds, on the session's text or on its own `text`.
+    """A desktop client that trains a session's rounds, on its own `text` or, if `text` is None, on the session's text.
 
     Raises ArgumentError for an invalid `name`, and GlgptError if the client cannot take part.
     """

@@ -1,6 +1,6 @@
-"""Flower's ClientApp for a session: trains its rounds in a user's own `flower-supernode`, without a gateway.
+"""Defines Flower's ClientApp for a session. It trains rounds in a user's own `flower-supernode`, without a gateway.
 
-It trains on the text that is named in the node's configuration. The session's terms and tokenizer are part of the app.
+The node's configuration names the text to train on. The session's terms and tokenizer are part of the app.
 Flower starts a process for each round, so AdamW's moments are stored on disk between rounds.
 """
 
@@ -27,7 +27,7 @@ HOW = "start flower-supernode with --node-config 'text=\"/path/to/your.txt\"'"
 
 
 def terms_of(session: Session, tokenizer: dict[str, str]) -> bytes:
-    """Returns what a supernode needs of a session: its terms and the tokenizer's files by name, as JSON."""
+    """Returns what a supernode needs, as JSON: the session's terms, and the tokenizer's files by name."""
     return json.dumps({"session": json.loads(session.model_dump_json()), "tokenizer": tokenizer}).encode()
 
 
@@ -39,9 +39,10 @@ def client_of(terms: Path) -> ClientApp:
 
 
 def trained(terms: Path, message: Message, context: Context) -> Message:
-    """Trains the requested round, at most until its deadline. Returns a reply with the trained parameters and metrics.
+    """Trains the requested round until all steps are done or the round's deadline has passed. Returns the reply.
 
-    Raises ArgumentError if the node has no text, and GlgptError if the text is too short.
+    The reply holds the trained parameters and metrics. Raises ArgumentError if the node's configuration names no text,
+    and GlgptError if the text is too short.
     """
     began = time.monotonic()
     held = json.loads(terms.read_text("utf-8"))
@@ -57,10 +58,10 @@ def trained(terms: Path, message: Message, context: Context) -> Message:
     path = str(Path(str(context.node_config["text"])).resolve())
     folder = host_folder("supernode", session.id)
     slot = open_slot(folder, f"supernode-{hashlib.sha256(path.encode()).hexdigest()[:16]}")
-    slot.keep_key(path)  # only with a key, `Worker` restores the moments stored after the last round on this text
+    slot.keep_key(path)  # any key: without one, `Worker` would not restore the moments of the last round on this text
     worker = Worker(session, ids_of(session, text, lambda: held["tokenizer"], folder), device, slot)
     try:
-        late = message.metadata.created_at + session.round_seconds  # by the host's clock
+        late = message.metadata.created_at + session.round_seconds  # by the host's clock; compared with this machine's
         learned = worker.train(asked, before, lambda *_: "stop" if time.time() > late else "on")
     finally:
         worker.close()

@@ -1,4 +1,4 @@
-"""Trains a member's rounds with this machine's OpenGL, each from the parameters that the host sends."""
+"""Trains a member's rounds with this machine's OpenGL. Each round starts from the parameters that the host sends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from glgpt.text.tokenizer_training import FILES as TOKENIZER_FILES
 from glgpt.text.tokenizer_training import identity
 
 logger = logging.getLogger(__name__)
-MAX_SLOTS = 64  # maximum number of clients of one session and one kind (see `open_slot`) on one machine
+MAX_SLOTS = 64  # maximum number of clients that train one session on one machine, for each kind (see `open_slot`)
 OnStep = Callable[[int, float | None], str]  # (submitted steps, last known loss) -> "on", "stop" or "drop"
 
 
@@ -100,14 +100,14 @@ def host_folder(host: str, session: str) -> Path:
     """Returns the folder in which this machine stores its files for a session of a host.
 
     The path depends on the host's address as well as on `session`, the session's id, because the host chooses the id.
-    Otherwise a host could use the id of another host's session. The client would then send it the resume key of that
-    session, and updates computed with the moments from that session.
+    Otherwise a host could use the id of another host's session. The client would then send the first host the
+    resume key of the other session, and updates computed with the moments from it.
     """
     return cache_path() / "federation" / hashlib.sha256(host.encode()).hexdigest()[:16] / session
 
 
 def open_slot(base: Path, kind: str = "") -> Slot:
-    """Locks and returns the first free slot in a session's folder `base`. Each `kind` of member has separate slots.
+    """Locks and returns the first free slot in a session's folder `base`. Each `kind` of client has its own slots.
 
     Raises GlgptError if `MAX_SLOTS` slots are in use.
     """
@@ -122,8 +122,8 @@ def open_slot(base: Path, kind: str = "") -> Slot:
 def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], base: Path) -> Ids:
     """Tokenizes a member's own text with the session's tokenizer, which is stored in the folder `base`.
 
-    If the folder lacks the tokenizer, calls `files`, which returns the tokenizer's files by name. Raises GlgptError if
-    these are not the files of the session's tokenizer.
+    If the folder lacks the tokenizer, stores the files that `files` returns by name. Raises GlgptError if these are not
+    the files of the session's tokenizer.
     """
     folder = base / "tokenizer"
     if not folder.exists() or identity(folder) != session.tokenizer:
@@ -141,8 +141,8 @@ def ids_of(session: Session, text: Text, files: Callable[[], dict[str, str]], ba
 class Worker:
     """Trains rounds of a session on the token ids `ids` of a text.
 
-    AdamW's moments are carried over from round to round, and stored in `slot`. Raises GlgptError unless the text is
-    longer than a window: a row of a training step reads `context` tokens, and the next token is its last target.
+    AdamW's moments are carried over from round to round, and stored in `slot`. Raises GlgptError if the text has fewer
+    than `context` + 1 tokens: a training step reads windows of `context` tokens, and predicts one token after each.
     """
 
     def __init__(self, session: Session, ids: Ids, device: str | int, slot: Slot) -> None:

@@ -1,1 +1,1 @@
-"""Tools for a session's operator: `logs` throttles logs, `metrics` exports metrics, `rollback` undoes rounds."""
+"""Provides tools for operators of sessions: `logs` limits logs, `metrics` exports metrics, `rollback` undoes rounds."""

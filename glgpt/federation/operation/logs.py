@@ -15,12 +15,12 @@ MAX_RECORDS, PERIOD_S = 20, 60.0
 
 
 class Throttle(logging.Filter):
-    """Drops records of a source code line that logs too often. A later record of it reports the number dropped."""
+    """Drops records of a line of source code that logs too often. The next record of this line reports how many."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        # By line of source code: the start of the period, the number of records in it, the number of dropped records
+        # For each line of source code: the start of the period, and its numbers of records and of dropped records
         self._seen: dict[tuple[str, int, int], list[float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -42,15 +42,15 @@ class Throttle(logging.Filter):
 
 
 def log_to_stderr(level: str = "info", style: str = "text") -> None:
-    """Logs the records of all loggers, throttled, to stderr, which the supervisor appends to a file."""
+    """Logs the records of all loggers to stderr, limited by `Throttle`. `serve` has redirected stderr to a file."""
     handler = start_logging(logging.StreamHandler(), level, style)
     handler.addFilter(Throttle())
 
 
 def rotate(log: Path) -> None:
-    """Moves the contents of a log that exceeds `MAX_LOG_BYTES` to the file `NAME.1`, which is overwritten.
+    """Moves the contents of a log that exceeds `MAX_LOG_BYTES` to the file `NAME.1`, and overwrites that file.
 
-    The log file itself remains, because a process appends to it. Records written during the move may be lost.
+    The log file itself stays in place, because a process appends to it. Records logged during the move may be lost.
     """
     if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
         shutil.copyfile(log, log.with_name(f"{log.name}.1"))

@@ -20,7 +20,7 @@ BYTES = Gauge("glgpt_federation_member_bytes", "Bytes exchanged with the known m
 
 
 def observe(gateway: Gateway) -> None:
-    """Connects the gauges to a gateway: each scrape then reads their current values from the gateway."""
+    """Connects the metrics to a gateway: when Prometheus reads them, they have the gateway's current values."""
     rounds, files = gateway.rounds, gateway.files
     ROUND.set_function(files.round_of)
     ROUNDS.set(gateway.session.rounds)

@@ -16,9 +16,10 @@ def roll_back(files: Files, rounds: int) -> int:
     """Undoes the last `rounds` rounds of a session. Returns the number of the last remaining round.
 
     Deletes the records of the undone rounds, the updates of an open round and SuperLink's database. The checkpoint is
-    replaced last, so that an interrupted rollback can be repeated; the undone rounds then count twice for the privacy
-    budget, which is the safe side. Raises ArgumentError if the checkpoint of the last remaining round was not retained,
-    and FileError if a file is damaged or the session is being served; nothing is then undone.
+    replaced last, so that an interrupted rollback can be repeated. After that, the undone rounds count twice for the
+    privacy budget, so the reported epsilon is too high, but never too low. Raises ArgumentError if the checkpoint of
+    the last remaining round was not retained, and FileError if a file is damaged or the session is being served. In
+    these cases, nothing is undone.
     """
     unlock = lock_folder(files.folder)
     if unlock is None:
@@ -31,7 +32,7 @@ def roll_back(files: Files, rounds: int) -> int:
         except FileError:
             if not kept:
                 raise
-            done = kept[-1] + 1  # the last checkpoint is damaged; it follows the last retained one
+            done = kept[-1] + 1  # the damaged checkpoint is of the round after the last retained one
         number = done - rounds
         if number not in kept:
             possible = " or ".join(str(done - k) for k in reversed(kept))
@@ -40,7 +41,8 @@ def roll_back(files: Files, rounds: int) -> int:
                 f"--rollback {rounds}: {quoted(files.run, 300)} has finished {done} rounds and has {has}"
             )
         session = files.session()
-        files.checkpoint(files.kept(number))  # raises if it is damaged, as does the next line
+        # Each of these two lines raises FileError if the file that it reads is damaged.
+        files.checkpoint(files.kept(number))
         files.undone_rounds()
         for site in range(session.gateways):
             folder = Files(files.run, site).site_folder

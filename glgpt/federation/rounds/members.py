@@ -1,6 +1,6 @@
 """Defines the members of a site: who is admitted, which seat a member has, and who is set aside.
 
-A seat is a member's number, which determines the member's share of the text. If a member is set aside, its updates are
+A member's seat is its number, which determines its share of the text. The updates of a member that is set aside are
 rejected.
 """
 
@@ -25,9 +25,9 @@ MEMBERS = "members.jsonl"
 
 MAX_REASON_CHARACTERS = 200  # maximum characters of a reason that all members see
 REMOVED, REVOKED = "removed", "the invitation was revoked"  # values of `aside` with which a member may not connect
-IDLE_ROUNDS = 3  # rounds after joining in which a connected member without an accepted update keeps its seat
+IDLE_ROUNDS = 3  # number of rounds after joining for which a connected member keeps its seat without an accepted update
 ABSENCE_TIMEOUT_S = 3600.0  # seconds for which an offline member with accepted updates keeps its seat
-MEMBER_LINES = 1000  # members.jsonl is rewritten when it has this many lines more than there are members
+MEMBER_LINES = 1000  # members.jsonl is rewritten when it has this many more lines than there are members
 
 
 class Refused(Exception):  # noqa: N818, not a programming error
@@ -97,7 +97,7 @@ class Members(Mapping[int, Member]):
         self.session: Session = files.session()
         self._open_round = open_round
         self._by_number: dict[int, Member] = {}
-        self._removed: set[str] = set()  # `Member.key` of all removed members, even if their seats are taken
+        self._removed: set[str] = set()  # `Member.key` of all removed members, even if others now have their seats
         self._lines = 0  # number of lines in members.jsonl
         for line in json_lines(self.files.site_folder / MEMBERS):
             member = Member(**line)
@@ -154,7 +154,7 @@ class Members(Mapping[int, Member]):
         return member, key
 
     def _resume(self, known: Member, join: Join) -> None:
-        """Admits a known member, which may use a new invitation. Raises Refused if the new one has no uses left."""
+        """Admits a known member. Raises Refused if the member sends a new invitation that has no uses left."""
         before = known.kept()
         if known.invitation != digest(join.token):
             if known.invitation:
@@ -173,12 +173,12 @@ class Members(Mapping[int, Member]):
             raise Refused(protocol.NO_TOKEN, str(error)) from None
 
     def _round_number(self) -> int:
-        """Returns the number of the open round, or that of the next one if none is open."""
+        """Returns the number of the open round, or of the next round if no round is open."""
         current = self._open_round()
         return current.number if current is not None else self.files.round_of() + 1
 
     def _seat(self) -> int:
-        """Returns a number for a new member: a free one, or one that is taken from another member.
+        """Returns the number of a seat for a new member: a free seat, or one that another member loses.
 
         Raises Refused if all members keep their seats.
         """
@@ -192,7 +192,7 @@ class Members(Mapping[int, Member]):
         return min(giving)[2]
 
     def _gives_way(self, member: Member) -> int | None:
-        """Returns the priority for reassigning a member's seat (0: first), or None if it keeps its seat.
+        """Returns the order in which a member loses its seat to a new member (0: first), or None if it keeps the seat.
 
         The order is: members that are set aside; offline members without an accepted update; connected members that
         joined `IDLE_ROUNDS` rounds ago or earlier and have no accepted update; members with accepted updates that have
@@ -200,7 +200,7 @@ class Members(Mapping[int, Member]):
         """
         current = self._open_round()
         if member.number >= self.session.seats or (current is not None and member.number in current.updates):
-            return None  # not one of the seats now, or its update counts in the open round
+            return None  # the session no longer has this seat, or the member's update counts in the open round
         if member.aside:
             return 0
         if not member.connections:
@@ -265,7 +265,7 @@ class Members(Mapping[int, Member]):
     def _write_members(self) -> None:
         """Rewrites members.jsonl with one line per member.
 
-        Removed members come first, since the last line of a number counts.
+        Removed members come first: if two lines have the same number, the later line counts.
         """
         removed = [line for line in json_lines(self.files.site_folder / MEMBERS) if line["aside"] == REMOVED]
         lines = {line["key"]: line for line in removed} | {m.key: m.kept() for m in self.values()}
@@ -285,7 +285,7 @@ class Members(Mapping[int, Member]):
 
 
 def struck_out(strikes: int, why: str) -> str:
-    """Returns the reason why a member with this many rejected updates is set aside, or "" if it is not."""
+    """Returns why a member with this many rejected updates is set aside, or "" if it is not set aside."""
     return f"{strikes} rejected updates; the last: {why}" if strikes >= rules.MAX_STRIKES else ""
 
 

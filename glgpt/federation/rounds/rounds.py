@@ -1,4 +1,4 @@
-"""Manages the open round of a site (a gateway with its members): its updates, when it closes, the reply to Flower."""
+"""Manages the open round of a site (a gateway with its members): updates, the time to close, the reply to Flower."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from glgpt.federation.rounds.members import Member, Members
 from glgpt.federation.rounds.updates import SPOOLED, OpenRound, Rejected, Reply, Spooled
 from glgpt.federation.session import Files, Session, append_line, json_lines, weights_id, write_synced
 
-MAX_HELD_BYTES = 256 << 20  # maximum bytes of updates in a reply; instead of more, the reply holds their combination
+# Maximum bytes of separate updates in a reply. If the updates are larger, the reply holds only their combination.
+MAX_HELD_BYTES = 256 << 20
 # In a site's folder: the file of the open round, the folder of its updates, and the folder of damaged updates
 OPEN, SPOOL, QUARANTINE = "open.safetensors", "spool", "quarantine"
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Rounds:
         self.open: OpenRound | None = None
         self.members = Members(files, invitations, lambda: self.open, clock)
         self.most_held = MAX_HELD_BYTES
-        self._attended = -math.inf  # when a connected device last owed an update, by the clock
+        self._attended = -math.inf  # the last time at which an update of a connected device was missing
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share, rounded up
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
@@ -48,8 +49,8 @@ class Rounds:
     def asked_for(self, task: bytes, number: int, parameters: Vector, attempt: int = 0) -> OpenRound:
         """Returns the round that Flower requests with `task`: the open round if it is requested again, or a new one.
 
-        An `attempt` above the open round's means that all gateways together missed the quorum. The returned round then
-        retains the open round's updates and accepts further ones.
+        If all gateways together missed the quorum, Flower requests the round again with a higher `attempt`. The
+        returned round then retains the updates of the open round and accepts further updates.
         """
         name = weights_id(number, parameters)
         # The open round, if it starts from the same weights
@@ -157,7 +158,7 @@ class Rounds:
         """Raises Rejected if the announcement of an update shows that the update cannot be accepted."""
         round_ = self.open
         if not self.members.seated(member):
-            raise Rejected("this device lost its place to another one")
+            raise Rejected("this device lost its place to another device")
         if member.aside:
             raise Rejected(f"set aside: {member.aside}")
         if round_ is None or round_.closed or update.attempt != round_.id or update.round != round_.number:
@@ -211,13 +212,16 @@ class Rounds:
             round_.quorum_at = self.clock()
 
     def _closes(self, round_: OpenRound) -> float:
-        """Returns when the round closes if it has its quorum. It closes earlier if all connected clients answer."""
+        """Returns the time at which the round closes if it has its quorum.
+
+        The round closes earlier if it has its quorum and all connected clients have answered.
+        """
         if round_.quorum_at is None:
             return round_.deadline
         return min(round_.deadline, round_.quorum_at + self.session.grace)
 
     def tick(self) -> str:
-        """Returns the next action: `wrap_up` (clients should send their results so far), `close` or ""."""
+        """Returns the next action: "wrap_up" (clients should send their results so far), "close" (the round), or ""."""
         round_ = self.open
         if round_ is None or round_.closed:
             return ""
@@ -231,7 +235,7 @@ class Rounds:
         if complete or (self.session.gateways > 1 and self._gives_up(round_, now)):
             round_.closed = True
             return "close"
-        if now >= round_.deadline:  # the quorum is missed: received updates are retained, and the deadline is extended
+        if now >= round_.deadline:  # without the quorum, the deadline is extended and received updates are retained
             round_.deadline = now + self.session.round_seconds
             round_.wrapped_up = False
         if not round_.wrapped_up and now >= self._closes(round_) - self.session.grace / 2:
@@ -246,7 +250,8 @@ class Rounds:
     def _gives_up(self, round_: OpenRound, now: float) -> bool:
         """True if other gateways should not wait for this one.
 
-        That is so if the round's deadline has passed, or no connected device has owed an update for `grace` seconds.
+        This is the case if the round's deadline has passed, or if no update of a connected device has been missing for
+        `grace` seconds.
         """
         if now >= round_.deadline:
             return True
@@ -264,15 +269,16 @@ class Rounds:
         """Returns the reply to a closed round: the clients' parameters.
 
         The changes are clipped in public sessions, and in sessions that add noise. If the parameters would take more
-        than `most_held` bytes, the reply holds only one vector: their combination if the session compares updates
-        (`strategies.comparison`), else their mean, weighted by tokens, or equally if noise is added.
+        than `most_held` bytes, the reply holds only one vector: if the session compares updates, the result of
+        `strategies.comparison`, otherwise the mean. In the mean, clients are weighted by tokens, or equally if noise is
+        added.
         """
         round_ = self.open
         assert round_ is not None and round_.closed
         spooled = sorted(round_.updates.values(), key=lambda s: s.member)
         public = self.session.public
         factors = rules.clip_factors([s.norm for s in spooled]) if public else [1.0] * len(spooled)
-        if self.session.dp_noise:  # clip here: in a mean, Flower cannot clip a single client's change
+        if self.session.dp_noise:  # clips here, because Flower cannot clip a client's change if it receives only a mean
             most = self.session.dp_clip
             factors = [min(f, most / s.norm) if s.norm > most else f for f, s in zip(factors, spooled, strict=True)]
         for one, factor in zip(spooled, factors, strict=True):
@@ -293,7 +299,10 @@ class Rounds:
         return Reply(round_.task, np.stack(rows), {"tokens": tokens, "loss": losses, "clients": len(spooled)})
 
     def _combined(self, clipped: list[tuple[Spooled, float]]) -> Vector:
-        """Combines updates, each with the factor of its change, without holding all of them in memory."""
+        """Combines updates without holding all of them in memory.
+
+        Each update is paired with the factor by which its change is multiplied.
+        """
         assert self.open is not None
         before, session = self.open.parameters, self.session
         if compare := strategies.comparison(session.strategy, session):
@@ -310,7 +319,7 @@ class Rounds:
         return mean.astype(np.float32)
 
     def _clipped(self, one: Spooled, factor: float, first: int = 0, count: int = -1) -> Vector:
-        """Returns `count` of a client's parameters (-1: all) from `first` on, its change multiplied by `factor`."""
+        """Returns `count` parameters of a client (-1: all) from `first` on, with the change multiplied by `factor`."""
         after = one.after(first, count)
         if factor == 1:
             return after
@@ -343,7 +352,7 @@ class Rounds:
         }
 
     def _privacy(self, rounds: int) -> PrivacyBudget:
-        """Returns the privacy budget that this many rounds and the undone ones spend; {} if no noise is added."""
+        """Returns the privacy budget that `rounds` rounds and all undone rounds spend, or {} if no noise is added."""
         if not (noise := self.session.dp_noise):
             return {}
         spent = rules.epsilon(noise, rounds + self.files.undone_rounds())

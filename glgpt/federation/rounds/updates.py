@@ -16,7 +16,7 @@ from glgpt.federation.protocol import Vector
 
 
 class Rejected(Exception):  # noqa: N818
-    """Raised to reject an update. A `stale` update, such as one for another round, is not a strike for its member."""
+    """Raised to reject an update. A `stale` update, such as one for another round, does not count as a strike."""
 
     def __init__(self, why: str, stale: bool = False) -> None:
         super().__init__(why)
@@ -24,7 +24,7 @@ class Rejected(Exception):  # noqa: N818
 
 
 class RunOver(Exception):  # noqa: N818
-    """Raised if Flower's run has ended and does not need the round's result. The next run requests the round again."""
+    """Raised if Flower's run ended before the reply. The next run requests the round again."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ class OpenRound:
     parameters: Vector  # before the round
     limits: rules.NormLimits
     task: bytes  # the message with which Flower requested the round; empty after it was answered
-    opened: float  # by the clock of `rounds.Rounds`, as `deadline` and `quorum_at`
+    opened: float  # the times in this class are by the clock of `rounds.Rounds`
     deadline: float
-    quorum_at: float | None = None  # when the round reached its quorum; None before
+    quorum_at: float | None = None  # when the round reached its quorum; None: not yet
     closed: bool = False
-    settled: bool = False  # True if the disk records that the round is closed; only then the site replies
-    wrapped_up: bool = False  # True if `wrap_up` was sent: clients should send their results so far
+    settled: bool = False  # True if `closed` is recorded on disk; the site does not reply before
+    wrapped_up: bool = False  # True if clients were requested to send their results so far (message `wrap_up`)
     updates: dict[int, Spooled] = field(default_factory=dict)
     attempt: int = 0  # number of times that all gateways together missed the quorum
     had: int = 0  # number of updates at the end of the previous attempt
@@ -82,7 +82,7 @@ class OpenRound:
 class Reply:
     """A site's reply to a round, with `updates` [k, n].
 
-    Each of the k rows holds the n parameters of one client; or a single row combines all clients.
+    Each of the k rows holds the n parameters of one client, or a single row combines the parameters of all clients.
     """
 
     task: bytes
