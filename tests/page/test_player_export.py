@@ -96,7 +96,9 @@ def test_common_shapes_are_those_of_published_models() -> None:
     assert counts["Llama 3.2 1B"] == 1_235_814_400 and counts["GPT-2 124M"] == 124_439_808
     assert counts["Gemma 3 270M"] == 268_098_176 and counts["Pythia-160M"] == 162_322_944
     assert counts["Qwen2.5-1.5B"] == 1_543_714_304 and counts["TinyLlama 1.1B"] == 1_100_048_384
-    assert counts["Gemma 3 1B"] == 999_885_952 and counts["DistilGPT2 82M"] == 81_912_576 and len(counts) == 15
+    assert counts["Gemma 3 1B"] == 999_885_952 and counts["DistilGPT2 82M"] == 81_912_576
+    assert counts["SmolLM2-1.7B"] == 1_711_376_384 and counts["Qwen3-1.7B"] == 1_720_574_976
+    assert counts["DeepSeek-R1-Distill-Qwen-1.5B"] == 1_777_088_000 and len(counts) == 18
 
 
 def test_mixes_are_those_of_llama_quantize() -> None:
