@@ -20,9 +20,9 @@ from glgpt.program.weight_formats import StoredFormats, WeightFormats
 SUPER_BLOCK = 256  # values in a block of the K types; if rows are not whole blocks, FALLBACK gives the type
 FALLBACK = {"Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 PLAIN = {"F32": "f32", "F16": "f16"}
-# Texture format -> the types of GGUF whose values it holds unchanged (for f32 and f16: only unquantised types).
+# Texture format -> the types of GGUF whose values it holds unchanged.
 HOLDS = {
-    "f32": ("F32", "F16", "BF16"),
+    "f32": ("F32", "F16", "BF16", *FORMAT_OF),
     "f16": ("F16",),
     "q8": ("Q8_0", "Q5_0", "Q4_0", "IQ4_NL"),
     "q4": ("Q4_1", "Q4_0"),

@@ -17,12 +17,13 @@ import { parseManifest, parseTokenizer, type Manifest } from "./manifest";
 import type { Weights } from "./model";
 import { unpacked, type Packed } from "./packed-program";
 import { packingOf } from "./packing-plan";
-import { mixFor, placesOf, recognise, TEMPLATE, type Place, type Recognised } from "./player-files";
+import { commandFor, mixFor, placesOf, recognise, TEMPLATE, type Place, type Recognised } from "./player-files";
 import { ggufSampling, modelSampling } from "./sampling-defaults";
 import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
 
 const MAX_UNZIPPED = 256 << 20; // maximum bytes of an unpacked file of the page
+const PLAIN = ["F32", "F16", "BF16"]; // the types that are not quantised
 const COMPARED = 4 << 20; // bytes of each of two tensors that are compared at once
 
 /** A model that the page can load. */
@@ -40,6 +41,10 @@ export interface Openable {
   title: string;
   shape: string;
   mix: string;
+  /** True if quantised weights are decoded to float32, because no other mix of the page can hold them all. */
+  decoded: boolean;
+  /** If `decoded`: the command that adds a program which takes less memory; null if there is none. */
+  smaller: string | null;
   parameters: number;
   /** Bytes of the files (`file`), of the textures of the weights, and of all textures that generate text (`all`). */
   bytes: { file: number; weights: number; all: number };
@@ -60,7 +65,9 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
   const document = (await unzipped(source, "shape.bin", model.shape)) as ShapeDocument;
   const places = placesOf(model, document);
   await checkTied(model, document);
-  const mix = mixFor(model, document, places, player.holds);
+  const mix = mixFor(document, places, player.holds);
+  const types = typesOf(document, places);
+  const decoded = mix.dtype === "f32" && types.some((type) => !PLAIN.includes(type));
   const { tokenizer, eos, template, sampling } = vocabulary(model);
   const lines = (await unzipped(source, "../sources.bin", player.sources)) as string[];
   const about = document.manifest as { config: { n_positions: number } };
@@ -70,7 +77,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
     config: { ...about.config, n_positions: positions },
     model: model.title,
     dtype: mix.dtype,
-    stored: model.gguf ? typesOf(document, places) : null,
+    stored: model.gguf ? types : null,
     recordings: mix.recordings,
     tokenizer: null,
     eos,
@@ -86,6 +93,8 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
     title: model.title,
     shape: model.shape.name,
     mix: mix.name,
+    decoded,
+    smaller: decoded && !types.some((type) => type === "F32" || type === "BF16") ? commandFor(model.file) : null,
     parameters: model.shape.parameters,
     bytes: { file: model.bytes, ...mix.bytes },
     positions,

@@ -312,10 +312,9 @@ function withoutPrefix(tensors: ReadonlyMap<string, Place>, document: ShapeDocum
 
 /**
  * Returns the mix (a choice of a storage format for each weight) with the fewest bytes of weights, among those whose
- * formats can hold the weights of all matrix products. Throws PageError if there is none.
+ * formats can hold the weights of all matrix products. The mix F32 can always hold them.
  */
 export function mixFor(
-  model: Recognised,
   document: ShapeDocument,
   places: ReadonlyMap<string, Place>,
   holds: PlayerDocument["holds"],
@@ -327,11 +326,5 @@ export function mixFor(
   const plain = products.some(({ type }) => type.name === "F32" || type.name === "BF16");
   const fits = ({ dtype, formats }: PageMix) =>
     plain ? dtype === "f32" : products.every(({ name, type }) => holds[formats[name]!]?.includes(type.name));
-  const fitting = document.mixes.filter(fits).sort((a, b) => a.bytes.weights - b.bytes.weights);
-  if (fitting[0]) return fitting[0];
-  const kinds = [...new Set(products.map(({ type }) => type.name))].join(", ");
-  throw new PageError(
-    `${model.file} stores its weights as ${kinds}, a mix for which this page has no program of ${model.shape.name}. ` +
-      `Add one with: ${commandFor(model.file)}`,
-  );
+  return document.mixes.filter(fits).sort((a, b) => a.bytes.weights - b.bytes.weights)[0]!;
 }

@@ -101,7 +101,12 @@ function Found({ model }: { model: Openable }) {
   const mix = ["file", "any"].includes(model.mix) ? "" : ` in the mix ${model.mix}`;
   const rows: [string, string][] = [
     ["Model", `${model.shape}, ${countInWords(model.parameters)} parameters`],
-    ["File", `${megabytes(file)}; weights${mix} are used as stored, without conversion`],
+    [
+      "File",
+      model.decoded
+        ? `${megabytes(file)}; its quantised weights are decoded to 32 bits`
+        : `${megabytes(file)}; weights${mix} are used as stored, without conversion`,
+    ],
     [
       "Needs",
       `${megabytes(all)} of graphics memory: ${megabytes(weights)} for weights, ${megabytes(all - weights)} for ` +
@@ -111,6 +116,7 @@ function Found({ model }: { model: Openable }) {
     ["Context", `${thousands(model.positions)} of the model's ${thousands(model.context)} tokens`],
     ["Tokenizer", model.tokenizer ? "in the file" : "none that this page supports: prompts are lists of token ids"],
   ];
+  if (model.smaller) rows.push(["Less memory", `takes a program for this file: ${model.smaller}`]);
   return (
     <div class={ui.panel}>
       <h2>{model.title}</h2>
