@@ -1,8 +1,10 @@
 """Reads the files of a model, such as config.json, from a Hugging Face folder or from a GGUF file.
 
-A GGUF file holds what such a folder holds in several files, and is converted to the contents of those files.
-`has_file` and the `read` functions take the path of a folder or of a GGUF file, so that the same code checks the
-contents of both.
+A GGUF file holds in one file what a Hugging Face folder holds in several. This module converts the contents of a GGUF
+file to the contents of the files in such a folder.
+
+`has_file` and the `read` functions take the path of a folder or of a GGUF file. Callers can therefore check the
+contents of both with the same code.
 """
 
 from __future__ import annotations

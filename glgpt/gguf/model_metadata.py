@@ -13,7 +13,7 @@ from glgpt.gguf.architectures import ARCHITECTURES, Architecture
 from glgpt.gguf.model_config import FACTORS, FREQUENCIES, LLAMA3, llama3_divisors, rows_of
 from glgpt.gguf.tensor import row_order
 
-FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # values of general.file_type, by the type of most tensors
+FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # general.file_type, by the type that most tensors have
 
 
 def architecture_for(config: Mapping[str, Any]) -> Architecture:
@@ -28,7 +28,7 @@ def architecture_for(config: Mapping[str, Any]) -> Architecture:
 
 
 def model_metadata(config: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
-    """Returns the metadata of a model, except that of the tokenizer; `kind` is the type of most tensors."""
+    """Returns the metadata of a model, without the tokenizer's; `kind` is the type that most of its tensors have."""
     about = architecture_for(config)
     found: dict[str, Any] = {
         "general.architecture": about.name,
@@ -45,12 +45,15 @@ def model_metadata(config: Mapping[str, Any], name: str, kind: str) -> dict[str,
 
 
 def _implied(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metadata that llama.cpp reads but the architecture's `fields` lack, and defaults for missing fields."""
+    """Returns metadata for llama.cpp that `Architecture.fields` does not list, such as the size of the vocabulary.
+
+    Also returns defaults for fields that `config` may lack.
+    """
     hidden: int = config["n_embd"] if "n_embd" in config else config["hidden_size"]
     heads: int = config["n_head"] if "n_head" in config else config["num_attention_heads"]
     width = config.get("head_dim") or hidden // heads
     found: dict[str, Any] = {"vocab_size": config["vocab_size"], "feed_forward_length": 4 * hidden}
-    if "n_embd" in config:  # GPT-2 has learned positions, and needs no keys for rotary ones
+    if "n_embd" in config:  # GPT-2 learns its position vectors, so it has no rotary settings
         return found
     rope = _rope(config)
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", config.get("rotary_pct", 1.0)))
@@ -71,7 +74,7 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rotary_tensors(config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Returns by name the tensors in which a GGUF file stores the model's rotary scaling; {} if it stores none.
+    """Returns, by name, the tensors that hold the model's rotary scaling in a GGUF file; {} if no tensor is needed.
 
     Raises GlgptError as `frequency_divisors` does.
     """
@@ -82,9 +85,10 @@ def rotary_tensors(config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
 
 
 def frequency_divisors(config: Mapping[str, Any]) -> NDArray[np.float32] | None:
-    """Returns the values of `rope_freqs.weight`, or None if the model does not have Llama 3's rotary scaling.
+    """Returns the divisors of the rotary frequencies (`rope_freqs.weight`); None without Llama 3's rotary scaling.
 
-    Raises GlgptError if a setting of the scaling is not that of `LLAMA3`, which readers of GGUF assume.
+    Raises GlgptError if a setting of the scaling differs from `LLAMA3`. GGUF files do not store these settings, so
+    readers of the files assume `LLAMA3`.
     """
     rope = _rope(config)
     if rope.get("rope_type") != "llama3":
@@ -97,16 +101,17 @@ def frequency_divisors(config: Mapping[str, Any]) -> NDArray[np.float32] | None:
 
 
 def file_names(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns each tensor's name in a GGUF file, by its name in a checkpoint. The names lack `.weight` and `.bias`."""
+    """Returns each tensor's name in a GGUF file, by its name in a checkpoint, both without `.weight` or `.bias`."""
     layers = config.get("num_hidden_layers", config.get("n_layer"))
     assert isinstance(layers, int)
     return {theirs: own for own, theirs in architecture_for(config).names(layers).items()}
 
 
 def file_values(config: Mapping[str, Any], name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Converts the values of a checkpoint's tensor to those of a GGUF file: orders rows and axes, shifts norms' gains.
+    """Converts the values of a checkpoint's tensor to those that a GGUF file stores.
 
-    `name` is the tensor's name in the file, with `.weight` or `.bias`.
+    Transposes the matrix and reorders its rows as the architecture requires, and adds `norm_shift` to the gain of a
+    norm. `name` is the tensor's name in the GGUF file, with `.weight` or `.bias`.
     """
     about = architecture_for(config)
     stem, _, kind = name.rpartition(".")

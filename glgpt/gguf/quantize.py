@@ -25,7 +25,7 @@ def encode(kind: TensorType, values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _bf16(values: Floats) -> NDArray[np.uint16]:
-    """Rounds finite values to bfloat16, which is the upper 16 bits of a float32; ties go to the even number."""
+    """Rounds finite values to bfloat16, which has the upper 16 bits of a float32; ties go to the even number."""
     bits = values.view(np.uint32)
     upper: NDArray[np.uint16] = ((bits + (0x7FFF + (bits >> 16 & 1))) >> 16).astype("<u2")
     return upper
@@ -41,9 +41,9 @@ def _bytes(numbers: Floats) -> NDArray[np.uint8]:
 
 
 def _packed(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Packs each block's 32 levels of four bits into 16 bytes.
+    """Packs each block's 32 levels (quantised values of four bits) into 16 bytes.
 
-    The first 16 levels are the low four bits of the bytes, and the last 16 levels are the high four bits.
+    The first 16 levels are the low four bits of the 16 bytes, and the last 16 levels are the high four bits.
     """
     both: NDArray[np.uint8] = levels[:, :16] | levels[:, 16:] << np.uint8(4)
     return both
@@ -72,7 +72,7 @@ def _q4_1(blocks: Floats) -> NDArray[np.uint8]:
 def q4_1_bytes(levels: Floats, scale: Floats, low: Floats) -> NDArray[np.uint8]:
     """Encodes blocks of Q4_1 as bytes `[blocks, 20]`.
 
-    `levels` are `[blocks, 32]`; `scale` and `low`, the minima, are both `[blocks, 1]`.
+    `levels` has the shape `[blocks, 32]`. `scale` and `low` (the minimum of each block) have the shape `[blocks, 1]`.
     """
     return np.concatenate([_bytes(scale), _bytes(low), _packed(levels.astype(np.uint8))], axis=1)
 

@@ -27,7 +27,7 @@ VERSIONS = (2, 3)
 MAX_HEADER = 128 << 20  # maximum bytes of a header; Gemma's header, which lists 262,144 tokens, takes 7 million
 MAX_ENTRIES = 1 << 16  # maximum number of keys, and of tensors
 MAX_TEXTS = 1 << 20  # maximum number of strings in all arrays together
-MAX_BLOCK = 1 << 16  # maximum bytes that are read at once from an array of strings
+MAX_BLOCK = 1 << 16  # maximum bytes of an array of strings that are read at once
 MAX_NAME = 256  # maximum bytes of a key or of a tensor's name
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
@@ -37,7 +37,7 @@ STRING, ARRAY, BOOL = 8, 9, 7
 NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
-# First bytes of files of other kinds, without blanks
+# What error messages call files of other kinds, by the first bytes of such a file after any blanks
 _OTHER_STARTS = {
     b"<": "an HTML page, such as an error of a download",
     b"{": "JSON, such as an error of a download",
@@ -94,7 +94,7 @@ def later_part(path: Path) -> bool:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Reads the header of a file and, if the file is split, those of its other parts. Caches the latest result.
+    """Reads the header of a file and, if the file is split, the headers of its other parts. Caches the latest result.
 
     Raises FileError, naming the file, for anything that is not a complete GGUF file of a supported version.
     """
@@ -107,7 +107,7 @@ def identity(path: Path) -> tuple[int, ...]:
     for name in all_parts(path.name):
         try:
             about = path.with_name(name).stat()
-        except (OSError, ValueError):  # `read_header` raises an error that names the file
+        except (OSError, ValueError):  # no error here: `read_header` raises one that names the file
             break
         found += [about.st_mtime_ns, about.st_size, about.st_ino]
     return tuple(found)
@@ -145,7 +145,7 @@ def read_header(path: Path) -> GgufFile:
 
 
 class _Cursor:
-    """Reads the fields of a header; each method raises FileError instead of reading beyond the file or a limit."""
+    """Reads the fields of a header; each method raises FileError instead of reading past the end or a limit."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.file, self.name = file, name
@@ -163,7 +163,7 @@ class _Cursor:
             raise self.problem("it is truncated" if begins else "it is empty; download it again")
         if not begins.startswith(MAGIC):
             other = next((what for start, what in _OTHER_STARTS.items() if begins.lstrip().startswith(start)), "")
-            # JSON follows the 8 bytes of a length in a safetensors file
+            # a safetensors file begins with a length of 8 bytes and then JSON
             other = other or ("a safetensors file" if begins[8:9] == b"{" else "")
             shown = quoted(repr(begins)[1:])
             raise self.problem(f"it begins with {shown}, not with GGUF{f'; it may be {other}' * bool(other)}")

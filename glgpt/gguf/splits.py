@@ -15,7 +15,8 @@ from typing import Any
 class Split:
     """A way of splitting a text.
 
-    `pattern` is the regular expression for tiktoken; `steps` are the equivalent pre-tokenizer of a tokenizer.json.
+    `pattern` is the regular expression for tiktoken. `steps` are the steps of a tokenizer.json's pre-tokenizer that
+    splits a text in the same way.
     """
 
     name: str
@@ -53,7 +54,7 @@ DIGITS = Split(
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # Llama 3's split: digits are split into groups of at most three, a word includes the blank or mark that precedes it,
-# and line ends are in one piece with the marks or blanks that precede them.
+# and line ends belong to the piece of the marks or blanks that precede them.
 _LLAMA3 = rf"{_LETTERS}|\p{{N}}{{1,3}}{_REST}"
 LLAMA3 = Split("llama3", _LLAMA3, (isolated(_LLAMA3), PLAIN_BYTES))
 QWEN2 = rf"{_LETTERS}|\p{{N}}{_REST}"
@@ -63,22 +64,23 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# Regular expressions of the pre-tokenizer that llama.cpp calls "default". Each one splits the pieces that the previous
-# ones have made.
+# Regular expressions of the pre-tokenizer that llama.cpp calls "default". Each expression splits the pieces that the
+# previous expressions have produced.
 DEFAULT = (
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
     r"\p{N}+",
     r"[0-9][0-9][0-9]",
 )
-PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)  # patterns that a page supports in a `Split` step
+# Patterns that the page supports in a tokenizer.json's pre-tokenizer of type "Split"
+PAGE_PATTERNS = (LLAMA3.pattern, QWEN2, TEKKEN, *DEFAULT)
 
 
 def javascript(pattern: str) -> str:
     """Returns a regular expression for JavaScript that matches like `pattern`, which must be a pattern of this module.
 
-    Replaces `\\s`, which differs in two characters in JavaScript. Also replaces possessive quantifiers and inline
-    flags, which JavaScript does not have.
+    Replaces `\\s`, because in JavaScript it matches U+FEFF instead of U+0085. Also replaces possessive quantifiers
+    and inline flags, which JavaScript does not have.
     """
     anyhow = "'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
     pattern = pattern.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)", anyhow).replace("++", "+")

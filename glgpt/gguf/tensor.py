@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from glgpt.gguf.block_types import GgufBlocks, TensorType
 
-CHUNK = 1 << 20  # number of values decoded at once, so that temporary arrays take a few MB only
+CHUNK = 1 << 20  # number of values that are decoded at once; keeps temporary arrays at a few MB
 
 
 Axes = tuple[int, int, int, int]
@@ -23,9 +23,10 @@ Axes = tuple[int, int, int, int]
 class GgufTensor:
     """Locates a tensor in a file, and describes how it becomes the tensor of a Hugging Face checkpoint.
 
-    `stored` is the shape in the file; its last axis is contiguous and divided into blocks. If `exchanged` is not None,
-    the file's rows are reshaped to these four sizes, and the middle two of the four axes are exchanged. Then `shift` is
-    added to all values and, with `transposed`, the result is transposed.
+    `stored` is the shape in the file; its last axis is contiguous and divided into blocks. `exchanged` has the sizes of
+    four axes into which the file's rows are divided; the checkpoint's order of rows results from exchanging the middle
+    two axes (None: the file has the checkpoint's order). Then `shift` is added to all values and, with `transposed`,
+    the result is transposed.
     """
 
     path: Path
@@ -58,7 +59,7 @@ class GgufTensor:
         return replace(self, exchanged=exchanged, transposed=transposed, shift=shift)
 
     def rows(self, rows: slice) -> GgufTensor:
-        """Returns a tensor of only these rows of the file. `self` must not have exchanged or transposed axes."""
+        """Returns the tensor with only these rows of the file. `self` must not have exchanged or transposed axes."""
         assert self.exchanged is None and not self.transposed
         offset = self.offset + replace(self, stored=(rows.start, *self.stored[1:])).nbytes
         return replace(self, stored=(rows.stop - rows.start, *self.stored[1:]), offset=offset)
@@ -66,8 +67,9 @@ class GgufTensor:
     def map(self) -> NDArray[Any]:
         """Returns the tensor in the checkpoint's shape, read-only: float16 for F16 without a `shift`, else float32.
 
-        The result is a view of a new memory map if the type is F32 or F16, without `exchanged` and `shift`; all other
-        tensors are decoded into memory. Raises OSError or ValueError if the file has shrunk.
+        For a tensor of type F32 or F16 without `exchanged` and `shift`, the result is a view of a new memory map. All
+        other tensors are decoded into memory. Raises OSError or ValueError if the file has become shorter since its
+        header was read.
         """
         found: NDArray[Any]
         if self.dtype in ("F32", "F16") and self.exchanged is None and not self.shift:
@@ -84,8 +86,8 @@ class GgufTensor:
     def blocks(self) -> GgufBlocks:
         """Returns the stored scales, minima and levels.
 
-        A row has the weights of one output, and a column those of one input, even with `transposed`. The rows are in
-        the checkpoint's order. Raises ValueError for a type without blocks.
+        A row of the result has the weights of one output of the layer, and a column has the weights of one input, even
+        with `transposed`. The rows are in the checkpoint's order. Raises ValueError for a type without blocks.
         """
         if self.type.unpack is None:
             raise ValueError(f"{self.dtype} has no blocks")
@@ -94,7 +96,7 @@ class GgufTensor:
         return self.type.blocks(raw if order is None else raw[order])
 
     def scales(self) -> NDArray[np.float16]:
-        """Returns the first float16 of each block, in the file's order; in Q4_0, for example, it is the scale."""
+        """Returns the first float16 of each block, in the file's order: in Q4_0, for example, the block's scale."""
         blocks = self._raw().reshape(-1, self.type.nbytes)
         return np.ascontiguousarray(blocks[:, :2]).view("<f2")
 
@@ -143,9 +145,9 @@ class GgufTensor:
 
 
 def row_order(axes: Axes) -> NDArray[np.int64]:
-    """Returns for each row of the checkpoint the number of the same row in the file.
+    """Returns, for each row of the checkpoint, the number of the same row in the file.
 
-    The file's rows are reshaped to the four sizes `axes`, and the middle two axes are exchanged.
+    `axes` are the sizes of `GgufTensor.exchanged`.
     """
     order: NDArray[np.int64] = np.arange(math.prod(axes)).reshape(axes).swapaxes(1, 2).ravel()
     return order

@@ -1,6 +1,6 @@
 """Converts a GGUF file's metadata `tokenizer.ggml.*` to the files of a Hugging Face tokenizer, such as tokenizer.json.
 
-The result is as untrusted as the GGUF file: `glgpt.text` checks it as it checks the files of a folder.
+The result is as untrusted as the GGUF file: `glgpt.text` checks the result as it checks the files of a folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from glgpt.gguf.splits import BYTE_LEVEL, DEFAULT, DIGITS, GPT2, LLAMA3, PLAIN_B
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
 MAX_MERGES = 1 << 20
-# Maximum characters of a token, and of all tokens together, because `_merges` tries all splits of each token in two.
+# Maximum characters of a token, and of all tokens together. `_merges` takes time in proportion to the square of a
+# token's length, because it tries all ways of splitting the token in two.
 MAX_TOKEN, MAX_CHARACTERS = 256, 1 << 22
 BLANK = "\u2581"
 NO_TOKEN = 0xFFFFFFFF  # llama.cpp's id for a role that no token has
@@ -40,8 +41,8 @@ PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "default": [*map(isolated, DEFAULT), PLAIN_BYTES],
 }
 NORMALIZERS = {"qwen2": {"type": "NFC"}}  # by the name of the pre-tokenizer
-# Pre-tokenizers of tokenizers that encode a word as one token if the vocabulary has it, without merges, and that begin
-# a text with BOS by default
+# Pre-tokenizers whose tokenizers skip the merges for a word that is itself a token, and whose texts begin with BOS by
+# default
 WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
 
 
@@ -197,9 +198,9 @@ def _sentencepiece(file: GgufFile, tokens: list[str], vocab: dict[str, int]) -> 
 def _merges(
     tokens: list[str], vocab: Mapping[str, int], types: Sequence[int], scores: Sequence[float]
 ) -> list[list[str]]:
-    """Returns the pairs of tokens that make another token, in descending order of that token's score.
+    """Returns the pairs of tokens that can be merged to another token, in descending order of that token's score.
 
-    Pairs that make the same token are in ascending order of their ids, as in Hugging Face's conversion.
+    Pairs that give the same token are in ascending order of their ids, as in Hugging Face's conversion.
     """
     ordinary = {token for token, kind in zip(tokens, types, strict=True) if kind in (NORMAL, USER_DEFINED)}
     found = []

@@ -27,8 +27,8 @@ _U32, _I32, _F32, _U64 = 4, 5, 6, 10
 class Tensor:
     """A tensor to write. `read` is called once, and returns the tensor's values in the file's order and shape.
 
-    `encode` is called with the type and the values of rows, `[rows, columns]`, and returns the bytes of these rows.
-    None stands for `quantize.encode`, which rounds as ggml does.
+    `encode` is called with the tensor's type and the values of some of its rows, `[rows, columns]`; it returns the
+    bytes of these rows. None stands for `quantize.encode`, which rounds as ggml does.
     """
 
     name: str

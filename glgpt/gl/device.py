@@ -21,7 +21,8 @@ from glgpt.system.signals import deferred
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast")
 GL_FRAMEBUFFER, GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER_COMPLETE = 0x8D40, 0x8CE0, 0x8CD5
-GL_FRAGMENT_SHADER_DERIVATIVE_HINT, GL_NICEST = 0x8B8B, 0x1102  # nicest: derivatives per row and column of a 2 x 2 quad
+# GL_NICEST requests one derivative for each row and each column of a 2 x 2 quad, instead of one for the whole quad.
+GL_FRAGMENT_SHADER_DERIVATIVE_HINT, GL_NICEST = 0x8B8B, 0x1102
 HEADERS = {"300 es": "#version 300 es\n", "330": "#version 330\n"}
 PACKING = "#extension GL_ARB_shading_language_packing : require\n"  # adds packHalf2x16, which GLSL ES has built in
 VERTEX = """
@@ -107,7 +108,8 @@ class Device:
         the viewport into two triangles. They shade a block of 4 x 4 pixels twice if both triangles touch it: in a small
         target, a quarter to a half of the blocks. For these drivers, the result is a viewport of twice the width and
         height, and a triangle inside it, unless this viewport exceeds the driver's limit. Otherwise, the viewport is
-        `width` x `height`, and the triangle extends beyond it. The framebuffer or the scissor limits the drawn pixels.
+        `width` x `height`, and the triangle extends beyond it. In both cases, the framebuffer or the scissor limits the
+        drawn pixels to `width` x `height`.
         """
         if self.software and 2 * max(width, height) <= self._max_viewport:
             return 2 * width, 2 * height, INSIDE
@@ -141,7 +143,7 @@ class Device:
         return "".join(lines)
 
     def compile(self, name: str, text: str, options: Options) -> moderngl.Program:
-        """Compiles one shader. Raises DeviceError with the driver's message and the source line."""
+        """Compiles one shader. Raises DeviceError, with the driver's message and the source line, if it cannot be compiled."""
         preamble = self.preamble(options)
         vertex = SLICED_VERTEX if "slice_of_k;" in text else VERTEX
         try:
@@ -155,7 +157,7 @@ class Device:
         return program
 
     def shader(self, name: str, text: str, samplers: Sequence[str], options: Options) -> Shader:
-        """Returns a shader; its sampler i uses texture unit i.
+        """Returns a shader whose sampler `samplers[i]` reads texture unit i.
 
         Players that request the same text share a shader. The shader's GL objects are released when all players that
         requested the shader have released it.
@@ -196,9 +198,9 @@ class Device:
         return texture
 
     def framebuffer(self, attachments: list[tuple[moderngl.TextureArray, int]]) -> moderngl.Framebuffer:
-        """Creates a framebuffer whose colour attachments are single layers of 2D arrays.
+        """Creates a framebuffer whose colour attachments are single layers of 2D-array textures.
 
-        Raises DeviceError if the driver cannot render to it.
+        Raises DeviceError if the driver cannot render to these attachments together.
         """
         uint, enum, glint, glsizei = ctypes.c_uint, ctypes.c_uint, ctypes.c_int, ctypes.c_int
         name = uint()
@@ -284,7 +286,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.open: dict[tuple[int, str | None], Device] = {}
-        self.current: Device | None = None  # the device whose context was last made current
+        self.current: Device | None = None  # the device whose context is the thread's current one
 
 
 _here = _Here()
@@ -319,9 +321,9 @@ def _create(index: int) -> Device:
 
 
 def list_devices() -> list[Device | str]:
-    """Opens all EGL devices, in order, and returns them; on other systems than Linux, the only device is the default.
+    """Opens and returns all EGL devices, in order; on other systems than Linux, only the default OpenGL device.
 
-    An error message replaces a device that does not open.
+    For a device that does not open, the list has the error message instead.
     """
     return list(_devices())
 

@@ -38,8 +38,8 @@ class Player:
     releases the player's GL objects. If the player is garbage-collected first, the next use of the device releases
     them.
 
-    `on_progress(entry, done, total)` is called while an entry is compiled (the first half of `total`), and while it is
-    drawn for the first time (the second half), because some drivers compile a shader only when it is first used.
+    `on_progress(entry, done, total)` is called while an entry is compiled (the first half of `total`), and while the
+    entry is drawn for the first time (the second half), because some drivers compile a shader only at its first use.
     Raises GlgptError if the program does not fit the device.
     """
 
@@ -56,7 +56,7 @@ class Player:
         self.device, self.options = device, options or Options()
         self.draw_flops, self._on_progress = draw_flops, on_progress
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
-        self.lender: Player | None = None  # owns shared textures, which exist as long as this player refers to it
+        self.lender: Player | None = None  # owner of shared textures; this reference keeps the owner alive
         self._own: list[Any] = []
         weakref.finalize(self, device.abandon, self._own).atexit = False  # releases them if `close` is never called
         self._shaders: dict[str, moderngl.VertexArray] = {}
@@ -65,7 +65,7 @@ class Player:
         self._arrange(program)
 
     def _arrange(self, program: Program) -> None:
-        """Creates the uniform block of a program, and the program's textures except those that exist already."""
+        """Creates a program's uniform block, and those of its textures that do not exist yet."""
         self.program = program
         self._drawn: set[str] = set()  # names of entries that have been played
         pairs = dict.fromkeys(pair for e in program.entries.values() for pair in e.ping_pong)
@@ -89,14 +89,14 @@ class Player:
             raise
 
     def _stored(self, texture: Texture) -> str:
-        """Returns the `kind` with which `Device.texture` creates a texture of the program."""
+        """Returns the `kind` that `Device.texture` needs to create a texture of the program."""
         return texture.format if self.options.storage == "float" else "uint"
 
     def replace(self, program: Program) -> None:
         """Switches to another program.
 
-        Keeps the compiled shaders, and the weights that both programs describe identically; replaces everything else.
-        Raises GlgptError if the program does not fit the device. If memory runs out, the player is closed.
+        Keeps the compiled shaders, and those weights whose textures are the same in both programs; replaces all other
+        textures. Raises GlgptError if the program does not fit the device. If memory runs out, the player is closed.
         """
         self.use()
         check(program, self.device.limits)
@@ -126,11 +126,11 @@ class Player:
         self.textures[name].write(np.ascontiguousarray(stored), viewport=(0, y, layer, t.width, rows, 1))
 
     def write_matrix(self, name: str, layout: Layout, matrix: Matrix) -> None:
-        """Packs and uploads a matrix in bands, which avoids a copy of the whole matrix."""
+        """Packs and uploads a matrix in bands (ranges of rows), which avoids a packed copy of the whole matrix."""
         self.write_bands(name, layout.bands(matrix))
 
     def write_bands(self, name: str, bands: Iterable[Band]) -> None:
-        """Uploads bands of a texture: tuples of a layer, the first row, and texels."""
+        """Uploads bands of a texture: (layer, number of the band's first row, texels) for each."""
         for layer, y, texels in bands:
             self.write(name, layer, texels, y)
 
@@ -186,7 +186,7 @@ class Player:
             self.scalars.update(scalars)  # after packing, which raises for a number out of range
             self._block.write(packed)
         self._block.bind_to_uniform_block(0)
-        self.device.ctx.disable(moderngl.BLEND)  # an interrupt in `_add_up` leaves it enabled
+        self.device.ctx.disable(moderngl.BLEND)  # blending is still enabled if an interrupt ended `_add_up`
         for command in commands if entry in self._drawn else self._first(entry, commands):
             command()
         self._drawn.add(entry)
@@ -277,7 +277,7 @@ class Player:
             return None
         return p.first_column, 0, p.viewport[0] - p.first_column, p.viewport[1]
 
-    @staticmethod  # commands do not refer to the player: a reference cycle would delay the release of GL objects
+    @staticmethod  # commands must not refer to the player: a reference cycle delays the release of GL objects
     def _use(framebuffer: Any, viewport: tuple[int, int, int, int], scissor: tuple[int, int, int, int] | None) -> None:
         framebuffer.viewport, framebuffer.scissor = viewport, scissor
         framebuffer.use()
@@ -321,7 +321,7 @@ class Player:
     def _framebuffer(self, p: Pass) -> moderngl.Framebuffer:
         """Returns the framebuffer of a pass's outputs.
 
-        Passes with the same outputs share a framebuffer, because drivers batch consecutive draws to the same one.
+        Passes with the same outputs share a framebuffer, because drivers batch consecutive draws to one framebuffer.
         """
         key = tuple((id(self.textures[t]), layer) for t, layer in p.outputs)
         if key not in self._framebuffers:

@@ -13,7 +13,7 @@ from glgpt.program.formats import Texels
 
 
 class Readback:
-    """A queue of at most `depth` pending copies, oldest first. Each copy has all the player's textures in `names`.
+    """A queue of at most `depth` pending copies, oldest first. A copy holds the player's textures `names`.
 
     The queue's buffers are released with the player.
     """

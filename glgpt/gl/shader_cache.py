@@ -1,4 +1,4 @@
-"""Lets NVIDIA's driver store compiled shaders on disk for root; by default, the driver stores none for root."""
+"""Makes NVIDIA's driver store compiled shaders on disk for root; by default, the driver stores none for root."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ENABLED, FOLDER = "__GL_SHADER_DISK_CACHE", "__GL_SHADER_DISK_CACHE_PATH"  # env
 
 
 def enable_shader_cache() -> None:
-    """Lets NVIDIA's driver store root's compiled shaders in glgpt's cache folder. Call it before the driver is loaded.
+    """Makes NVIDIA's driver store root's compiled shaders in glgpt's cache folder. Call it before the driver is loaded.
 
-    By default the driver caches no shaders for root: the home folder of a program that runs as root may belong to
-    another user, who could replace the files that the driver loads. So this does nothing if another
-    user can write to the cache folder or replace one of its parents. It also does nothing for other users than root, or
-    if the environment variable `ENABLED` or `FOLDER` is set.
+    By default, the driver caches no shaders for root: the home folder of a program that runs as root may belong to
+    another user, who could replace the files that the driver loads. This function therefore changes nothing if another
+    user can write to the cache folder or replace one of its parents. It also changes nothing for users other than root,
+    and if the environment variable `ENABLED` or `FOLDER` is set.
     """
     if not sys.platform.startswith("linux") or os.geteuid() != 0 or ENABLED in os.environ or FOLDER in os.environ:
         return
@@ -40,7 +40,10 @@ def _is_protected(folder: Path) -> bool:
 
 
 def _is_roots(folder: Path, parent: bool) -> bool:
-    """True if root owns a folder to which only root can write, or a `parent` with the sticky bit, such as /tmp."""
+    """True if root owns the folder and only root can write to it.
+
+    Also True for a `parent` of root's to which others can write, if it has the sticky bit, as /tmp has.
+    """
     about = folder.stat()
     shared = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return about.st_uid == 0 and (not shared or (parent and bool(about.st_mode & stat.S_ISVTX)))

@@ -51,9 +51,10 @@ ONE_CAPTURED = 16
 class Captures:
     """Records and plays capture programs, each on demand for the requested names and chunk sizes.
 
-    The programs share the weights of `player`. Their caches have a position for each id, rounded up to a power of two.
-    `most` limits the bytes of all textures, those of `player` and `others` (more bytes) included. `part` is the part of
-    the model that `player` runs (None: the whole model).
+    The programs share the weights of `player`. Their caches have as many positions as the text has ids, rounded up to a
+    power of two. `most` limits the total bytes of textures: those of `player`, those of a capture program, and `others`
+    (a number of bytes for the caller to set). `part` is the part of the model that `player` runs (None: the whole
+    model).
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Captures:
 
     @property
     def nbytes(self) -> int:
-        """Current texture memory of the capture programs in bytes, without the weights that they share."""
+        """Current texture memory of the capture programs in bytes, without the weights that belong to `player`."""
         return sum(own_bytes(p.program) for p, _ in self._players.values())
 
     def close(self) -> None:

@@ -95,9 +95,9 @@ def plan(tokens: int, context: int, known: tuple[int, ...], one: int = ONE_TOKEN
 def plan_segments(borders: Sequence[int], tokens: int, context: int, known: tuple[int, ...]) -> list[Chunk]:
     """Returns chunks that cover `tokens` tokens and do not cross the `borders`, which are ascending positions.
 
-    Between two borders, the chunks are those of `plan`. Values in the caches depend, in their last bits, on the chunks
-    that computed them. The chunks before a border depend only on this border and the earlier ones, so a longer text
-    with the same first borders begins with the same chunks.
+    Between two borders, the chunks are those of `plan`. A longer text with the same first borders begins with the same
+    chunks, because the chunks before a border depend only on this border and the earlier ones. This matters because
+    values in the caches depend, in their last bits, on the chunks in which they were computed.
     """
     edges = [0, *(at for at in borders if 0 < at < tokens), tokens]
     return [
@@ -110,8 +110,8 @@ def plan_segments(borders: Sequence[int], tokens: int, context: int, known: tupl
 def upload_ids(player: Player, ids: Sequence[int], size: int) -> None:
     """Uploads ids, padded to a chunk of `size` tokens.
 
-    Padding repeats the last id: values of another token could overflow, and attention multiplies values of padding by
-    zero.
+    Padding repeats the last id. The values of another token might overflow to infinity; attention multiplies the
+    values of padding by zero, and infinity times zero is NaN.
     """
     texels = np.zeros((size, 1, 4), np.float32)
     texels[:, 0, 0] = np.pad(ids, (0, size - len(ids)), mode="edge")
@@ -121,7 +121,7 @@ def upload_ids(player: Player, ids: Sequence[int], size: int) -> None:
 def upload_hidden(player: Player, states: Floats, size: int) -> None:
     """Uploads hidden states `[n, n_embd]`, padded to a chunk of `size` rows.
 
-    Padding repeats the last row, so that all values stay finite in every block.
+    Padding repeats the last row, so that the values of padding are finite in every block: see `upload_ids`.
     """
     view = player.program.views[f"{HIDDEN}.{size}"]
     matrix = np.asarray(states, np.float32)
@@ -131,7 +131,7 @@ def upload_hidden(player: Player, states: Floats, size: int) -> None:
 
 
 def upload_token(player: Player, token: int) -> None:
-    """Uploads the id that `decode` reads."""
+    """Uploads the token id that the entry `decode` reads."""
     texels = np.zeros((1, player.program.textures["token"].width, 4), np.float32)
     texels[0, 0, 0] = token
     player.write("token", 0, texels)

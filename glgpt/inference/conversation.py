@@ -22,10 +22,10 @@ ANSWER_SHARE = 4  # a prompt leaves 1/4 of the context for an answer, or the ans
 class Conversation:
     """A list of messages to which a model adds its answers.
 
-    A turn is a user message and the answer to it. The model's caches retain the prompt that was read, so a turn
-    computes only the previous answer, as part of the prompt, and its own tokens. The logits are bit-equal to those of a
-    new conversation with the same messages. Messages may be edited and removed; all tokens from the first changed token
-    on are then computed again.
+    A turn is a user message and the answer to it. The model's caches retain the previous prompt, so a turn computes
+    only the tokens that follow this prompt: the previous answer, the new message and the new answer. The logits are
+    bit-equal to those of a new conversation with the same messages. Messages may be edited and removed; all tokens from
+    the first changed token on are then computed again.
 
     If the context is too full for another answer, the model no longer reads the oldest messages: whole turns are left
     out until the rest fills at most half of the context, or only the last turn is left. The system message is never
@@ -152,7 +152,7 @@ class Conversation:
         return self._streamed(self.last, self.messages)
 
     def _streamed(self, generation: Generation, messages: list[dict[str, Any]]) -> Iterator[str]:
-        """Yields the text of a generation, then adds it to `messages`, the conversation's messages when it began."""
+        """Yields a generation's text, then adds it to `messages`: the conversation's list when the answer began."""
         try:
             yield from generation
         finally:
@@ -165,8 +165,8 @@ class Conversation:
         """Computes the last answer as part of the prompt, so that `answer` need not do it later.
 
         Returns the number of tokens computed; 0 if the last message is not an answer. Generating the answer also wrote
-        values to the caches, but these differ, in their last bits, from the values that are computed when the answer is
-        read as part of a prompt.
+        values to the caches. They cannot be reused: in their last bits, they differ from the values that are computed
+        when the answer is read as part of a prompt.
         """
         visible = self.visible()
         if not visible or visible[-1]["role"] != "assistant":
@@ -186,7 +186,7 @@ class Conversation:
         return self.model.chat_template.prompt(messages, tools=self.tools, **how)
 
     def _check_length(self, count: int, limit: int) -> None:
-        """Raises GlgptError if the last turn, with the system message, has `count` tokens, more than `limit`."""
+        """Raises GlgptError if `count`, the tokens of the last turn with the system message, is more than `limit`."""
         if count <= limit:
             return
         remedy = ""
@@ -200,9 +200,10 @@ class Conversation:
         )
 
     def _fitting(self) -> ChatPrompt:
-        """Returns the prompt, without the oldest turns if it would leave too little of the context for an answer.
+        """Returns the prompt; omits the oldest turns if they leave too little of the context for an answer.
 
-        Raises GlgptError if the last turn exceeds the maximum context, before the context grows, or the memory.
+        Raises GlgptError if the last turn exceeds the maximum context, or the context that memory allows. The maximum
+        is checked first, so that the context does not grow for a turn that cannot fit.
         """
         self.notice, prompt = "", self.prompt()
         start, dropped = self._systems(), self.dropped

@@ -41,7 +41,7 @@ class Decoder:
         self.attach(player)
 
     def attach(self, player: Player) -> None:
-        """Switches to another player; active generations fill its caches."""
+        """Switches to another player; active generations then fill the caches of that player."""
         self.close()
         self.player = player
         self._sizes = programs.recorded_sizes(player.program)
@@ -52,9 +52,9 @@ class Decoder:
         self.cached = 0  # number of tokens of the last prompt given to `first` that the caches already held
 
     def replace(self, program: Program, context: int) -> None:
-        """Switches to a program with caches of another length; active generations refill them.
+        """Switches to a program with caches of another length; active generations then refill the caches.
 
-        If the weights cannot be prepared for the program, the player is closed, as by `Player.replace`.
+        If the weights cannot be prepared for the program, the player is closed: see `Player.replace`.
         """
         self.close()
         self.player.replace(program)
@@ -117,7 +117,7 @@ class Decoder:
     def fill(self, ids: list[int], chunks: Sequence[Chunk]) -> int:
         """Fills the caches with the chunks of `ids`; returns the number of tokens computed.
 
-        The first chunks are reused instead of computed, up to the first that differs from the chunk in the caches.
+        The caches may already hold the first chunks; these are not computed again.
         """
         self._turn = None
         return self._prefill(ids, chunks, logits=False)
@@ -135,10 +135,10 @@ class Decoder:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        If the context is full, appending a token drops the first tokens of `ids`; the last token is then not appended.
-        `run` receives the statistics. `begin` is called each time before the caches are filled. With
-        `chunks`, the prompt is read in these chunks, and chunks that the caches already hold are reused as in `fill`.
-        `drawn` is the number of tokens that the sampler has drawn before.
+        If the context is full, the first tokens of `ids` are dropped before a token is appended; the last token of the
+        generation is then not appended. `run` receives the statistics. `begin` is called each time before the caches
+        are filled. With `chunks`, the prompt is read in these chunks; those that the caches already hold are not
+        computed again. `drawn` is the number of tokens that the sampler has drawn before.
         """
         given = chunks
         turn, read = object(), 0
@@ -179,9 +179,9 @@ class Decoder:
     ) -> list[int | None]:
         """Returns the token that each sampler draws after `ids`, or END; sampler i has drawn `steps[i]` tokens before.
 
-        If a sampler fails, its token is None, and its `error` is set. The caller passes the tokens to the matchers.
-        Afterwards the caches hold `ids` but belong to no generation. With `chunks`, `ids` are read in these chunks, and
-        chunks that the caches already hold are reused as in `fill`.
+        If a sampler fails, its token is None, and its `error` is set. The caller must pass each token to its sampler's
+        matcher. Afterwards the caches hold `ids` but belong to no generation. With `chunks`, `ids` are read in these
+        chunks; those that the caches already hold are not computed again.
         """
         self.interrupt()
         self.cached = len(ids) - self._prefill(ids, chunks)
@@ -194,9 +194,9 @@ class Decoder:
         return found
 
     def _next(self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, step: int) -> int:
-        """Returns the token that follows `ids`, or END; the token is number `step` of the generated tokens, from 0.
+        """Returns the token that follows `ids`, or END; `step` is the number of tokens generated before it.
 
-        If the device samples and the caches were not refilled for this token, also starts computing the next one.
+        If the device samples and the caches were not refilled for this token, also starts computing the token after it.
         `wanted` is the number of tokens still to be returned, including this one.
         """
         if sampler.matcher:
@@ -234,8 +234,9 @@ class Decoder:
         self.masked.play(sampler, matcher, step, self._logits.cols)
         self._chosen.start()
         more = wanted > 1 and len(ids) < self.context
-        # `decode` may start early only if the logits that it overwrites can be computed again after an undecided draw.
-        # After a refill, these logits come from a prefill, and `decode` would not give the same bits.
+        # If the draw is undecided (`inference.sampling`), the host needs the logits, but an early `decode` overwrites
+        # them. Another `decode` then computes them again, except after a refill: a prefill computed those logits, and
+        # `decode` would not give the same bits.
         ahead = more and not refilled
         if ahead:
             self.player.play("decode", pos=len(ids))
@@ -263,7 +264,7 @@ class Decoder:
         self._chosen.start()
 
     def _from_row(self, ids: list[int], sampler: Sampler, step: int) -> int:
-        """Returns the token after `ids`, sampled on the host; discards the token that the device computes ahead."""
+        """Samples the token after `ids` on the host and returns it; discards a token that the device computed ahead."""
         if len(self._chosen):
             self._chosen.drop()
             upload_token(self.player, ids[-1])

@@ -34,8 +34,8 @@ class Edit:
     columns change alike. Position `first` uses row 0, the next position uses row 1, and so on; after the last row, row
     0 is used again. In scores and patterns, a column is a key, and each position uses one row for each head.
 
-    If `patterns` is not empty, the edit replaces attention patterns instead. It holds a number for each head: 0 leaves
-    the head's pattern unchanged, and k selects `ops.PATTERNS[k - 1]`.
+    If `patterns` is not empty, the edit replaces attention patterns and ignores `gain` and `shift`. `patterns` has a
+    number for each head: 0 leaves the head's pattern unchanged, and k selects `ops.PATTERNS[k - 1]`.
     """
 
     name: str
@@ -84,7 +84,7 @@ class _Changes:
         return np.pad(rows[:, : self.columns], ((0, 0), (0, max(0, self.columns - rows.shape[1]))))
 
     def padded(self, row: Floats) -> Floats:
-        """Returns a row as stored in the matrix, with each head padded to whole texels (of four values)."""
+        """Returns a row as a table stores it, with each head padded to whole texels (of four values)."""
         heads, width = self.activation.heads, self.activation.width
         if self.activation.kind not in ("heads", "cache"):
             return row
@@ -110,8 +110,8 @@ class Sites:
         """Records the passes that edit the activation x; returns the edited activation.
 
         With `row`, x has only the row of position `pos` + `row`; `row` is the name of a scalar of the entry, or a
-        constant. If x is a state (queries, keys or values), the rows that the network has just written are changed in
-        place.
+        constant. If x is a state (queries, keys or values), only the rows that the network has just written are
+        changed, in place.
         """
         rec, activation = network.rec, self.activations.get(x.name)
         if activation is None:
@@ -153,7 +153,7 @@ class Edits:
             self._which[name] = self._numbered(changes)
 
     def _numbered(self, changes: _Changes) -> NDArray[np.int64]:
-        """Adds the used rows to the table of their width; returns the number of the table row by position and head."""
+        """Adds the rows in use to the table of their width; returns the table row of each position and head."""
         identity = changes.padded(changes.gain[0]), changes.padded(changes.shift[0])
         table = self._tables.setdefault(len(identity[0]), [identity])
         numbers = np.zeros(len(changes.gain), np.int64)
@@ -167,7 +167,7 @@ class Edits:
 
     @property
     def key(self) -> Any:
-        """A hashable key; edits with equal keys can use the same program."""
+        """A hashable key: two `Edits` with equal keys can use the same program."""
         return self._kinds, tuple(sorted(self._rows.items())), self.config.context
 
     @property
@@ -176,7 +176,7 @@ class Edits:
 
     @property
     def _rows(self) -> dict[int, int]:
-        """Number of rows of each table, by width: powers of two, so that more edits can use the same program."""
+        """Number of rows of each table, by width; a power of two, so that more `Edits` can share a program."""
         return {width: max(MIN_TABLE_ROWS, 1 << (len(t) - 1).bit_length()) for width, t in self._tables.items()}
 
     def sites(self) -> Sites:

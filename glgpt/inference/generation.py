@@ -19,11 +19,11 @@ class GenerationStats:
     """Statistics of a generation. Seconds are wall time.
 
     `stopped` is the reason for the end: "tokens" (the maximum number was reached), "eos" (an end token, or a constraint
-    that nothing can follow) or "text" (a stop text). `slides` counts how often the text outgrew the context and its
-    later part was read again (`window_start`); the tokens read again are included in `prefill_tokens`. `cached_tokens`
-    counts the tokens of a chat's prompt that were already in the caches. With speculation, `checked_steps` counts the
-    steps that checked guessed tokens, `guessed_tokens` counts the guesses, and `accepted_tokens` counts the correct
-    guesses.
+    that allows no further token) or "text" (a stop text). `slides` counts how often the text outgrew the context and
+    its later part was read again (`window_start`); `prefill_tokens` includes the tokens that were read again.
+    `cached_tokens` counts the tokens of a chat's prompt that were already in the caches. With speculation,
+    `checked_steps` counts the steps that checked guessed tokens, `guessed_tokens` counts the guesses, and
+    `accepted_tokens` counts the correct guesses.
     """
 
     prefill_tokens: int = 0
@@ -47,7 +47,8 @@ class GenerationStats:
 
 STOPS = "a string, or a list of strings"
 END = -1  # returned instead of a token if the text is complete
-# Takes the number of tokens still wanted; returns (the next token or END, True if the caches were refilled).
+# A function that is called with the number of tokens still to be generated. It returns the next token (or END), and
+# True if the caches were refilled for this token.
 Next = Callable[[int], tuple[int, bool]]
 
 
@@ -62,9 +63,9 @@ def continuation(
 ) -> Iterator[int]:
     """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-    If the context is full, appending a token drops the first tokens of `ids`; the last token is then not appended.
-    `run`, which counts the tokens of the prompt, receives the other statistics. `ready` is called before each token,
-    outside the token's measured time; `following` returns the token after `ids`.
+    If the context is full, the first tokens of `ids` are dropped before a token is appended; the last token of the
+    generation is then not appended. `run` already counts the tokens of the prompt; it receives the other statistics.
+    `ready` is called before each token, outside the token's measured time; `following` returns the token after `ids`.
     """
     for wanted in range(tokens, 0, -1):
         ready()
@@ -97,7 +98,7 @@ class TokenStream(Iterator[int]):
 
 
 class StopText:
-    """Passes on a stream of text until one of `stops` appears in it; holds back text that may begin a stop text."""
+    """Passes on a stream of text until one of `stops` appears; holds back text that may be the start of a stop text."""
 
     def __init__(self, stops: str | Sequence[str] | None) -> None:
         texts = [stops] if isinstance(stops, str) else [] if stops is None else items("stop", stops, STOPS)
@@ -126,7 +127,7 @@ class StopText:
         return len(text) - next(n for n in range(most, -1, -1) if text.endswith(stop[:n]))
 
     def flush(self) -> str:
-        """Returns the text that is still held back at the end of the stream, up to a stop text in it."""
+        """Ends the stream: returns the text that is still held back, up to the first stop text in it."""
         text, self.held = self.held, ""
         ends = [at for at in map(text.find, self.stops) if at >= 0]
         self.found = self.found or bool(ends)

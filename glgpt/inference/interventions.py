@@ -1,8 +1,8 @@
 """Interventions on a running model: ablating or scaling parts, steering, patching, replacing attention patterns.
 
-An intervention names an activation (`h.3.resid_post`), or a part of the model by the beginning of the names of its
-activations (`h.3.attn`, `h.3.mlp`, `h.3`). It is converted to `Edit`s. While a program runs, an `Edit` multiplies an
-activation by a gain and adds a shift, or replaces attention patterns.
+An intervention names an activation (`h.3.resid_post`) or a part of the model (`h.3.attn`, `h.3.mlp`, `h.3`). The name
+of a part is the beginning of the names of its activations. The intervention is converted to `Edit`s. While a program
+runs, an `Edit` multiplies an activation by a gain and adds a shift, or replaces attention patterns.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
     """Returns the activation with this name, or the activations of the part with this name.
 
     For a part, returns its contributions to the residual stream, or, with `by_head`, its activations of kind `heads`.
-    Raises GlgptError if there are none, or if one has no heads and `by_head` is True.
+    Raises GlgptError if no activation is found, or if `by_head` is True and a found activation has no heads.
     """
     known, found = config.activations, list[Activation]()
     if isinstance(name, str) and name in known:
