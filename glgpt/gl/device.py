@@ -143,7 +143,7 @@ class Device:
         return "".join(lines)
 
     def compile(self, name: str, text: str, options: Options) -> moderngl.Program:
-        """Compiles one shader. Raises DeviceError, with the driver's message and the source line, if it cannot be compiled."""
+        """Compiles one shader. Raises DeviceError, with the driver's message and the source line, on an error."""
         preamble = self.preamble(options)
         vertex = SLICED_VERTEX if "slice_of_k;" in text else VERTEX
         try:

@@ -73,7 +73,7 @@ class LanguageModel:
     _grammars: Grammars | None = None
     adapter: Path | None = None  # folder of the LoRA adapter that was added to the weights
     speculate = False
-    _short_of_memory = False  # True after the warning that memory does not suffice for guesses
+    _short_of_memory = False  # True after the warning that memory does not suffice for `speculate`
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class LanguageModel:
         self.device, self.choice = settings.open()
         limits = self.device.limits
         self.config = self.config.with_context(first_context(self.config, limits, context), settings.half_caches)
-        # Maximum tokens of a prompt. The context grows up to this number, unless a context was given.
+        # Maximum tokens of a prompt. Without a given `context`, the context grows up to this number of positions.
         self.max_context = largest_context(self.config, limits) if context is None else self.context
         self._limit = max_texture_memory
         program = self._program(self.config)
@@ -110,7 +110,7 @@ class LanguageModel:
         self._extras = (self._batch, self._windows, self._captures)  # these allocate textures when they are used
         try:
             self._edited: dict[Any, tuple[Decoder, Sites]] = {}
-            self._edited_decoders = weakref.WeakSet[Decoder]()  # those in `_edited`, and those of open generations
+            self._edited_decoders = weakref.WeakSet[Decoder]()  # those in `_edited` and of unfinished generations
             programs.load_weights(self.player, checkpoint, progress)
         except BaseException:
             self.close()
@@ -129,7 +129,7 @@ class LanguageModel:
 
         `context=N` is the number of positions that the caches hold; a longer text loses its first tokens. By default
         the caches start with at most 2,048 positions. They grow as far as a prompt and the requested tokens require, up
-        to the model's `config.n_positions` or the height of a texture, if that is less.
+        to the model's `config.n_positions` or the device's maximum texture size, whichever is smaller.
 
         `adapter` is the folder of a LoRA adapter in PEFT's format; the adapter is added to the weights.
 
@@ -137,7 +137,8 @@ class LanguageModel:
         or a name from `glgpt info`), `cache_dtype` ("f32" or "f16", the format of keys and values in the caches),
         `max_texture_memory` (in bytes), `progress` (a function that is called with the bytes done and the total bytes)
         and `speculate`. With `speculate`, tokens are guessed from the text so far, and several guesses are checked in
-        one step. The text stays the same, and repetitive text takes less time; guessing pauses while it saves no time.
+        one step. The generated text does not change, and repetitive text takes less time. Guessing pauses while it
+        saves no time.
 
         `glgpt.load` also loads models that are split over servers.
 
@@ -190,8 +191,8 @@ class LanguageModel:
     def logits(self, ids: Sequence[int]) -> Floats:
         """Returns the logits of every position, float32 `[T, vocab]`.
 
-        Raises GlgptError for unusable ids, and if a logit is not finite. The activations of `run_with_cache` then show
-        where the first value that is not finite occurs.
+        Raises GlgptError for unusable ids, and if a logit is not finite. To find the first value that is not finite,
+        inspect the activations that `run_with_cache` returns.
         """
         logits = self.run_with_cache(ids, ())[0]
         check_finite(logits)
@@ -225,12 +226,13 @@ class LanguageModel:
     def run_with_hooks(
         self, ids: Sequence[int], hooks: Mapping[str, Hook | Intervention], names: Names = ()
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Returns what `run_with_cache` returns, for a model that `hooks` change.
+        """Returns what `run_with_cache` returns, after `hooks` have changed activations.
 
-        `hooks` maps names of activations to functions. Each function receives its activation in its natural shape, as
-        computed with the hooks of earlier activations applied. It returns an array of the same shape, or edits the
-        activation in place and returns None. A hook may also be an `Intervention`. Each function costs an additional
-        run. Raises GlgptError for a name that cannot be changed, and for a result of another shape.
+        `hooks` maps names of activations to functions. A function receives the activation in its natural shape; the
+        hooks of earlier activations have already been applied. The function returns an array of the same shape, or
+        edits the activation in place and returns None. A hook may also be an `Intervention`. For each function, the
+        model runs one more time. Raises GlgptError for a name that cannot be changed, and for a result of another
+        shape.
         """
         known = list(self.config.activations)
         if not isinstance(hooks, Mapping):
@@ -255,7 +257,7 @@ class LanguageModel:
         return self.run_with_cache(ids, names, interventions=applied)
 
     def _generated(self, edits: Edits, how: Asked) -> Iterator[int]:
-        """Returns an iterator of ids generated with these edits; retains up to `EDITED_KEPT` decoders with edits."""
+        """Returns an iterator of ids generated with these edits; retains up to `EDITED_KEPT` decoders for reuse."""
         if not edits:
             return self._speculated(how) or self._decoder.generate(*how)
         if edits.key not in self._edited:
@@ -272,7 +274,10 @@ class LanguageModel:
         return decoder.generate(*how, begin=partial(sites.write, decoder.player, edits))
 
     def _speculated(self, how: Asked, chunks: Sequence[Chunk] | None = None) -> Iterator[int] | None:
-        """Returns an iterator like `Decoder.generate`, but with guesses; None if options allow no guesses."""
+        """Returns an iterator like `Decoder.generate`, but guesses tokens; None if guessing is off or impossible.
+
+        Guessing is impossible with a constraint or adjusted logits, and in a split model.
+        """
         ids, tokens, sampler, ends, stats = how
         if not self.speculate or self._batch is None or sampler.matcher or sampler.adjusts:
             return None
@@ -281,9 +286,10 @@ class LanguageModel:
         return self._guessing(Continuations(self._batch, [row], self.context, ends, speculate=True), row)
 
     def _guessing(self, texts: Continuations, row: Row) -> Iterator[int]:
-        """Yields the tokens of the only row of `texts`; continues without guesses once memory allows none.
+        """Yields the tokens of the only row of `texts`; continues without guesses if memory does not suffice for them.
 
-        A context that grows for another text can leave too little memory for the shared caches that guesses need.
+        Checking guesses needs shared caches. If the context has grown for another text, too little memory may be left
+        for these caches.
         """
         try:
             yield from texts.stream(row, self._check_open)
@@ -428,12 +434,12 @@ class LanguageModel:
     ) -> Generation:
         """Answers messages such as `[{"role": "user", "content": "Hello"}]`; iterate over the result to stream it.
 
-        The model's chat template turns the messages into ids. Special tokens in the messages' text stay plain text.
-        Chunks of ids at the beginning that are the same as in the previous call are not computed again, except in a
-        split model (`stats.cached_tokens` counts the ids of these chunks). `sampling` are the fields of
-        `SamplingOptions`, as in `generate`; the defaults are those of the model (`chat_sampling`). Raises GlgptError
-        for unusable messages or settings, for messages that exceed the context, and for a model without a chat
-        template.
+        The model's chat template turns the messages into ids. If the text of a message contains a special token, that
+        is encoded as plain text. The prompt is computed in chunks; the first chunks are not computed again if they are
+        the same as in the previous call, except in a split model (`stats.cached_tokens` counts their ids). `sampling`
+        are the fields of `SamplingOptions`, as in `generate`; the defaults are those of the model (`chat_sampling`).
+        Raises GlgptError for unusable messages or settings, for messages that exceed the context, and for a model
+        without a chat template.
         """
         prompt = self.chat_template.prompt(messages, tools=tools, documents=documents)
         return self.answer(prompt, tokens, stop=stop, **sampling)
@@ -451,7 +457,7 @@ class LanguageModel:
         ids = self.check_ids(prompt.ids)
         tokens, sampler, stats = integer("tokens", tokens), self.sampler(options), GenerationStats(len(ids))
         self._reserve(len(ids), tokens)
-        tokens = min(tokens, self.context - len(ids) + 1)  # the last token is not fed back
+        tokens = min(tokens, self.context - len(ids) + 1)  # the last token needs no position
         how = (ids, tokens, sampler, self.eos_ids, stats)
         if isinstance(self._decoder, Decoder):
             chunks = plan_segments(prompt.borders, len(ids), self.context, self._decoder.sizes)
@@ -464,7 +470,7 @@ class LanguageModel:
         """Fills the caches with a prompt up to its last border, for a later `answer`; returns the number of new tokens.
 
         Borders are the positions where answers begin and end (`ChatPrompt`). Returns 0 without computing anything if
-        `prompt` has none, if the last border is beyond the context, and for a split model.
+        `prompt` has no borders, if the last border is beyond the context, and for a split model.
         """
         end = max(prompt.borders, default=0)
         if not end or end > self.context or not isinstance(self._decoder, Decoder):
@@ -472,10 +478,10 @@ class LanguageModel:
         return self._decoder.fill(prompt.ids, plan_segments(prompt.borders, end, self.context, self._decoder.sizes))
 
     def save_cache(self, path: str | Path) -> int:
-        """Saves the part of a chat that the caches hold, for `load_cache` in another process.
+        """Saves the caches of a chat to a file, from which `load_cache` can fill the caches in another process.
 
-        The file contains the ids of the chat's text. Returns the number of tokens saved. Raises OSError if the file
-        cannot be written, and GlgptError for a split model.
+        The file also contains the ids of the chat's text. Returns the number of tokens saved. Raises OSError if the
+        file cannot be written, and GlgptError for a split model.
         """
         decoder, about = self._cached_in_file()
         return decoder.save(Path(path), about)
@@ -492,7 +498,7 @@ class LanguageModel:
         return decoder.restore(saved)
 
     def _cached_in_file(self) -> tuple[Decoder, dict[str, str]]:
-        """Returns the decoder, and the properties that the numbers in its caches depend on."""
+        """Returns the decoder, and the properties (such as the device) on which the numbers in its caches depend."""
         self._check_open()
         if not isinstance(self._decoder, Decoder):
             raise GlgptError(f"{self.name} is split over servers, whose caches cannot be saved; load it unsplit")
@@ -561,15 +567,16 @@ class LanguageModel:
         return self.tokenizer.decode(token_ids(ids))
 
     def parameters(self) -> Parameters:
-        """Returns the parameters by name; each is read from the device on access. The result's `shapes` reads none.
+        """Returns the parameters by name; each is read from the device on access.
 
-        The values are float32, the same that the model computes with: exact in f32, rounded in f16, q8 and q4. A split
-        model has only the parameters on this machine.
+        The values are float32, and are those that the model computes with: exact in f32, rounded in f16, q8 and q4. The
+        attribute `shapes` of the result gives the shapes without reading a parameter. A split model has only the
+        parameters on this machine.
         """
         return Parameters(self._players(), self.config)
 
     def parameter(self, name: str) -> Floats:
-        """Returns one of `parameters()`; a tied head is the embedding. Raises GlgptError for an unknown name."""
+        """Returns one of `parameters()`; for a tied head, the embedding. Raises GlgptError for an unknown name."""
         if not isinstance(name, str):
             raise ArgumentError(f"{written(name)} is not the name of a parameter; give a str")
         parameters = self.parameters()
@@ -618,11 +625,11 @@ class LanguageModel:
         return programs.fitting_program(config, self.path, self.device.limits, kernel, self.formats, limit)
 
     def prompt_limit(self, count: int) -> int:
-        """Grows the context for a prompt of `count` tokens; returns the greatest number of tokens of such a prompt.
+        """Grows the context for a prompt of `count` tokens; returns the maximum number of tokens of a prompt.
 
-        This is `max_context`. If there is not enough memory for `count` tokens, the context grows as far as memory
-        allows, and the greatest number is `context`. Raises GlgptError if the model is closed, and DeviceError in
-        another thread than that of the model.
+        The maximum is `max_context`. If there is not enough memory for `count` tokens, the context grows only as far as
+        memory allows, and the maximum is the new `context`. Raises GlgptError if the model is closed, and DeviceError
+        in another thread than that of the model.
         """
         self._check_open()
         self._reserve(1, count)
@@ -633,7 +640,7 @@ class LanguageModel:
 
         Raises GlgptError if there is not enough memory for the prompt.
         """
-        needed = min(prompt + max(0, tokens - 1), self.max_context)  # the last token is not fed back
+        needed = min(prompt + max(0, tokens - 1), self.max_context)  # the last token needs no position
         if needed <= self.context or not isinstance(self._decoder, Decoder):
             return
         self.player.use()  # raises in another thread, before anything is released
@@ -665,14 +672,14 @@ class LanguageModel:
 
     @property
     def texture_bytes(self) -> int:
-        """Current texture memory of this model in bytes; 0 once it is closed.
+        """Current texture memory of this model in bytes; 0 once the model is closed.
 
-        Textures of generations with interventions or constraints are not included.
+        Does not include the textures of generations with interventions or constraints.
         """
         return self.player.program.nbytes() + sum(x.nbytes for x in self._extras) if self.player.textures else 0
 
     def info(self) -> dict[str, Any]:
-        """Returns the dtype, the chosen kernel and settings, the number of passes of each entry, and bytes by role."""
+        """Returns the dtype, the kernel and settings in use, the passes of each entry, and texture bytes by role."""
         return programs.describe(self.player.program) | {"dtype": str(self.formats), "choice": as_dict(self.choice)}
 
     def release_captures(self) -> None:

@@ -1,4 +1,4 @@
-"""Records the programs of a model, to generate text and to capture activations, and loads weights into them.
+"""Records programs that run a model to generate text or to capture activations, and loads weights into them.
 
 A program consists of entries, which are named lists of passes. A state is a texture that keeps its contents from one
 entry to the next. A part is a range of blocks, with or without the embedding and the head (the final norm and the
@@ -42,14 +42,15 @@ def generation_program(
     `pos` and `row` are scalars that are given when an entry is played. `prefill_N` reads N tokens from position `pos`
     on and computes the logits after token `row` of these N; `decode` reads the token in the state `token`, at position
     `pos`. Both write the likeliest next token to `token`; their output is the state `logits`, of shape `[1, vocab]`.
-    `sample` and `sample_nucleus` (`ops.sample`) then draw a token from these logits. `prepare` must be played once the
-    weights are loaded. Raises GlgptError if the device's limits do not allow the program.
+    `sample` and `sample_nucleus` (`ops.sample`) then draw a token from these logits and write it to `token`. `prepare`
+    must be played once the weights are loaded. Raises GlgptError if the device's limits do not allow the program.
 
     If `part` lacks the embedding, `prefill_N` and `decode` read the hidden states `[N, n_embd]` in the input `hidden.N`
-    instead of ids. If it lacks the head, their output is `hidden`, the hidden states after the part's last block. With
-    `part` and a context of at least eight positions, the program also has the entry `rows_8`, which runs eight ids or
-    hidden states at once to check guessed tokens. If the part has the head, the output of `rows_8` is the logits after
-    each of the eight, `[8, vocab]`, and the entry `best` writes the likeliest token of the state `logits` to `token`.
+    instead of ids. If `part` lacks the head, their output is `hidden`, the hidden states after the part's last block.
+    With `part` and a context of at least eight positions, the program also has the entry `rows_8`, which runs eight ids
+    or hidden states at once to check guessed tokens. If the part has the head, the output of `rows_8` is the logits
+    after each of the eight, `[8, vocab]`, and the entry `best` writes the likeliest token of the state `logits` to
+    `token`.
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, part=part)
@@ -68,7 +69,10 @@ def generation_program(
 
 
 def edited_program(limits: Limits, kernel: Kernel, dtype: WeightFormats, sites: Sites) -> Program:
-    """Records the entries of `generation_program` with edits; `decode` is not fused, so that edits can be applied."""
+    """Records the entries of `generation_program` with edits at `sites`.
+
+    The passes of `decode` are not fused, because edits are applied between them.
+    """
     rec = Recorder(limits)
     network = Network(rec, sites.config, kernel, dtype)
     network.edits = sites
@@ -121,7 +125,7 @@ def fitting_program(
 ) -> Program:
     """Records the generation program of the model at `path`, or of a part, within `most` bytes of textures.
 
-    Raises GlgptError, naming the model, if the program does not fit.
+    Raises GlgptError, naming the model, if the program exceeds the device's limits or `most`.
     """
     try:
         program = generation_program(config, limits, kernel, dtype, part)
@@ -177,7 +181,7 @@ def record_capture(network: Network, entry: str, size: int) -> None:
 
 
 def own_bytes(program: Program) -> int:
-    """Returns the bytes of a program's textures, without the weights, which the program shares with another one."""
+    """Returns the bytes of a program's textures without the weights, which belong to another program's player."""
     return program.nbytes(("state", "input", "scratch"))
 
 
@@ -189,9 +193,9 @@ def weight_layouts(program: Program, config: ModelConfig) -> dict[str, Layout]:
 class Parameters(Mapping[str, Floats]):
     """Maps names to parameters, shaped as in a checkpoint; iterating over the names reads no parameter.
 
-    The names lack the prefix of the model family. Each parameter is read from its texture on access, as the float32
-    values that the model computes with; in f16, q8 and q4 these values are rounded. Raises KeyError for a name that
-    none of the players holds.
+    The names are those of the checkpoint, without the prefix of the model family. Each parameter is read from its
+    texture on access, as the float32 values that the model computes with; in f16, q8 and q4 these values are rounded.
+    Raises KeyError for a name that none of the players holds.
     """
 
     def __init__(self, players: Sequence[Player], config: ModelConfig) -> None:

@@ -23,10 +23,10 @@ SAMPLE, SAMPLE_NUCLEUS = "sample", "sample_nucleus"
 SAMPLING = (SAMPLE, SAMPLE_NUCLEUS)  # entries (named lists of passes) that draw a token
 MIN_TEMPERATURE = 1e-30  # below this temperature, float32 sampling is greedy
 MAX_MARGIN = 3e38  # a margin (maximum distance from the largest logit) that excludes no logit
-# Top-p is multiplied by this and the margin of min-p is divided by it, so that a value equal to the limit reaches the
-# limit in float32 too.
+# Top-p is multiplied by this factor, and the margin of min-p is divided by it. A value that equals a limit then still
+# reaches the limit after rounding to float32.
 REACHED = 1 - 2.0**-22
-ON_HOST = 0xD1CE  # makes the host's random numbers differ from the device's
+ON_HOST = 0xD1CE  # an input of the hash that makes the host's random numbers differ from the device's
 
 
 def hash4(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
@@ -104,19 +104,19 @@ class Sampler:
 
     @property
     def entry(self) -> str | None:
-        """Name of the entry that draws a token; None if greedy, as the state `token` then has the likeliest token."""
+        """Name of the entry that draws a token; None if greedy: the state `token` already holds the likeliest token."""
         if self.greedy:
             return None
         return SAMPLE if self.top_k is not None or self.top_p in (None, 1) else SAMPLE_NUCLEUS
 
     def scalars(self, step: int, vocab: int) -> dict[str, float]:
-        """Returns the scalars with which `entry` draws token number `step` of this seed from `vocab` logits."""
+        """Returns the scalars with which `entry` draws a token from `vocab` logits, after `step` earlier draws."""
         k, p, temperature = self.top_k or 0, 1.0 if self.top_p is None else float(self.top_p), self.temperature
         if k and self.matcher:
-            k = min(k, int(self.matcher.allowed.sum()))  # the device must find this many candidates
+            k = min(k, int(self.matcher.allowed.sum()))  # `ops.sample` requires at least k allowed tokens
         seed = draw_seed(self.seed)
         return {
-            "draw_seed": seed - (seed >> 31 << 32),  # as a signed number
+            "draw_seed": seed - (seed >> 31 << 32),  # the same 32 bits as a signed number
             "draw_step": step,
             "inverse_temperature": 1 / temperature,
             "margin": min(MAX_MARGIN, temperature * -math.log(self.min_p) / REACHED) if self.min_p else MAX_MARGIN,
@@ -142,7 +142,7 @@ class Sampler:
         return out
 
     def choose(self, logits: NDArray[np.floating], step: int = 0) -> int:
-        """Draws token number `step` of this seed from logits `[vocab]`.
+        """Draws a token from logits `[vocab]`; `step` is the number of tokens that were drawn before.
 
         Raises GlgptError if a logit is not finite, except -inf for tokens that the bias or the constraint forbids.
         """
@@ -160,7 +160,7 @@ class Sampler:
 
 @contextlib.contextmanager
 def recorded(sampler: Sampler, found: list[int | None], row: int) -> Iterator[None]:
-    """Catches a GlgptError so that the other texts continue: stores it in the sampler, and None in `found[row]`."""
+    """Catches a GlgptError, so that other texts can continue: sets `sampler.error`, and `found[row]` to None."""
     try:
         yield
     except GlgptError as error:
@@ -174,9 +174,9 @@ def check_finite(logits: NDArray[np.floating]) -> None:
 
 
 def nucleus_width(temperature: float, top_p: float, vocab: int) -> float:
-    """Returns a power of two: how far below the largest logit to search for the end of the nucleus.
+    """Returns how far below the largest logit to search for the end of the nucleus; the distance is a power of two.
 
-    The nucleus is the shortest list of likeliest tokens whose probabilities add up to top_p. All tokens whose logits
-    are below this range together weigh less than 1 - top_p times the weight of the likeliest token.
+    The nucleus is the shortest list of likeliest tokens whose probabilities add up to top_p. The tokens whose logits
+    are further below the largest logit have in total less than 1 - top_p times the probability of the likeliest token.
     """
     return float(2.0 ** math.ceil(math.log2(temperature * math.log(2 * vocab / max(1 - top_p, 2**-24)))))

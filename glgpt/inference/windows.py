@@ -25,7 +25,7 @@ from glgpt.program.weight_formats import WeightFormats
 
 MAX_TEXTS = 16  # maximum texts in a batch
 MAX_BATCH_TOKENS = 2048  # maximum tokens in a batch of several texts: enough to fill a GPU
-MAX_SOFTWARE_BATCH_TOKENS = 512  # maximum on software GL
+MAX_SOFTWARE_BATCH_TOKENS = 512  # the same maximum for software OpenGL
 MIN_PADDED_TOKENS = 16  # texts are padded to at least this many tokens
 MAX_LOGITS_BYTES = 1 << 28  # maximum bytes of the logits of a batch of several texts
 
@@ -62,7 +62,7 @@ class Windows:
         self._known: dict[tuple[int, int, bool], Player] = {}  # by (texts, tokens, losses); at most one player
 
     def logits(self, texts: Sequence[Sequence[int]]) -> list[Floats]:
-        """Returns, for each text, the logits of every position, `[T, vocab]`; they do not depend on other texts."""
+        """Returns, for each text, the logits of every position, `[T, vocab]`, which do not depend on other texts."""
         return [found for _, found in self._read([(text, None) for text in texts])]
 
     def losses(self, texts: Sequence[Sequence[int]]) -> Iterator[Floats]:
@@ -74,7 +74,7 @@ class Windows:
         losses = texts[0][1] is not None
         longest, first = max(len(ids) for ids, _ in texts), 0
         while first < len(texts):
-            player, size, tokens = self._player(len(texts), longest, losses)  # other calls may have closed the last one
+            player, size, tokens = self._player(len(texts), longest, losses)  # another call may have closed it
             view = player.entry("read").outputs["losses" if losses else "logits"]
             batch = texts[first : first + size]
             ids, targets = np.zeros((tokens, size)), np.full((tokens, size), -1.0)
@@ -100,7 +100,7 @@ class Windows:
         self.main.use()
         most = largest_context(self.config, self.main.device.limits)
         tokens = min(most, max(MIN_PADDED_TOKENS, 1 << (longest - 1).bit_length()))
-        if losses:  # these texts mostly have the same length, so finer padding does not need more programs
+        if losses:  # these texts mostly have one length, so smaller steps of padding need no more programs
             tokens = min(most, -(-longest // MIN_PADDED_TOKENS) * MIN_PADDED_TOKENS)
         size = min(MAX_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
         while True:

@@ -20,11 +20,11 @@ from glgpt.program.tolerance import Tolerance, kl_divergence, tokens_first
 
 @dataclass(frozen=True)
 class Worst:
-    """The comparison of an array with its reference: the errors of the array, and its worst value.
+    """The comparison of an array with its reference: the errors of the whole array, and its worst value.
 
-    `index`, `ours`, `reference` and `error` (absolute) belong to the value whose error is largest relative to the
-    tolerance. `relative` is the relative error of the array, and `excess` is the array's error as a multiple of the
-    tolerance.
+    `index`, `ours`, `reference` and `error` (absolute) describe the worst value: the value whose error is largest
+    relative to the tolerance. `relative` is the relative error of the array, and `excess` is the array's error as a
+    multiple of the tolerance.
     """
 
     name: str
@@ -67,10 +67,10 @@ class CaseResult:
     kl_limit: float  # limit for the mean of `kl`
     top1: list[bool]  # for each position, True if the model and the reference have the same likeliest token
     worst: Worst  # the comparison of the logits
-    greedy: tuple[int, int] | None = None  # numbers of greedy tokens: (before the first difference, in total)
+    greedy: tuple[int, int] | None = None  # greedy tokens: (number before the first difference, number in total)
     activations: list[Worst] = field(default_factory=list)  # in the order of computation
     greedy_counts: bool = True  # True: the greedy tokens must agree
-    tie: bool = False  # True: at the first difference, both tokens are equally likely within the tolerance
+    tie: bool = False  # True: at the first difference, both models' tokens are equally likely within the tolerance
 
     @property
     def first_off(self) -> Worst | None:
@@ -132,10 +132,10 @@ def compare(model: LanguageModel, case: Case, tolerance: Tolerance, activations:
 
 
 def _greedy(model: LanguageModel, case: Case, tolerance: Tolerance) -> tuple[tuple[int, int] | None, bool]:
-    """Returns (number of greedy tokens before the first difference, number of all greedy tokens), and True for a tie.
+    """Returns (number of greedy tokens before the first difference, number of greedy tokens), and True for a tie.
 
-    A tie means that the two tokens at the first difference, the model's and the reference's, are equally likely within
-    the tolerance. The pair is None if the case has no greedy tokens.
+    A tie means that the model's and the reference's tokens at the first difference are equally likely within the
+    tolerance. Instead of the pair of numbers, returns None if the case has no greedy tokens.
     """
     if case.greedy is None:
         return None, False

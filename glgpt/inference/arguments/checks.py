@@ -1,6 +1,6 @@
-"""Checks callers' arguments: a function returns the value with the required type, or raises ArgumentError.
+"""Checks callers' arguments: each function returns the value in the required type, or raises ArgumentError.
 
-Only `real` never raises: it returns None instead.
+Only `real` raises no error: for an unusable value, it returns None.
 """
 
 from __future__ import annotations

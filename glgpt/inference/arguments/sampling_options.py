@@ -1,4 +1,4 @@
-"""The settings of sampling: `SamplingOptions`, and the types of the keyword arguments that set them."""
+"""Defines the settings of sampling (`SamplingOptions`), and the types of the keyword arguments that set them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glgpt.inference.arguments.checks import integer, number, real
 from glgpt.inference.constraints.constraint import Constraint
 
 MAX_SEED = 2**128 - 1
-MIN_PENALTY, MAX_PENALTY = 1e-30, 1e30  # a logit that is multiplied or divided by one of these fits into a float64
+MIN_PENALTY, MAX_PENALTY = 1e-30, 1e30  # a float32 logit times or divided by these fits into a float64
 MAX_BIAS = 3e38
 
 
@@ -44,10 +44,11 @@ class SamplingOptions:
     Temperature 0 is greedy; `top_p` 0 sets temperature 0. Three filters apply in this order, each to the tokens that
     the previous filter leaves: `top_k` keeps the k likeliest tokens, `top_p` keeps the likeliest tokens that together
     reach probability p (Holtzman et al. 2020), and `min_p` keeps the tokens that are at least min_p times as likely as
-    the likeliest (Nguyen et al. 2024). Before the filters, a `constraint` removes the tokens after which the text could
-    no longer match it, a `repetition_penalty` above 1 penalizes tokens already in the text (Keskar et al. 2019), and
-    `logit_bias` adds a number to the logit of each given id; -inf forbids the id. None switches a filter or the penalty
-    off. The same `seed` gives the same choices; without a seed, a new one is drawn.
+    the likeliest (Nguyen et al. 2024). Three other settings apply before the filters. A `constraint` removes the tokens
+    after which the text could no longer match the constraint. A `repetition_penalty` above 1 makes tokens that are
+    already in the text less likely (Keskar et al. 2019). `logit_bias` maps ids to numbers, which are added to the
+    logits of the ids; -inf forbids an id. None switches a filter or the penalty off. The same `seed` gives the same
+    choices; without a seed, a new one is drawn.
     """
 
     temperature: float = 1.0

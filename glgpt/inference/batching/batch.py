@@ -39,7 +39,7 @@ from glgpt.program.weight_formats import WeightFormats
 
 SIZES = (1, 2, 4, ops.MAX_ROWS)  # numbers of texts that a step can be recorded for
 ADOPTED = (128, 16)  # numbers of rows that the entries `adopt_N` copy from a prompt's caches
-SPARE = 256  # rows added to those that the texts need, because ended texts leave gaps in the caches
+SPARE = 256  # additional rows of the caches, because ended texts leave gaps between the rows in use
 
 
 def batch_program(
@@ -55,16 +55,16 @@ def batch_program(
     """Records the entries that decode several texts: `decode_N`, `take_N`, `adopt_N` and `restore_1`.
 
     All entries share caches of `height` rows; `row` and `pos` are scalars that are given when an entry is played.
-    `decode_N`, with N in `sizes`, computes one token of each of N texts. It reads the tokens from `token.N`, their
-    positions from `places.N`, and from `table.N` the cache row of each position of each text. It writes keys and values
-    to the cache rows from `row` on, and the likeliest next tokens to `token.N`. Its output is `logits`, of shape
-    `[N, vocab]`.
+    `decode_N`, with N in `sizes`, computes one token of each of N texts. It reads the tokens from `token.N`, and the
+    tokens' positions from `places.N`. `table.N` has the cache row of each position of each text. `decode_N` writes keys
+    and values to the cache rows from `row` on, and the likeliest next tokens to `token.N`. Its output is `logits`, of
+    shape `[N, vocab]`.
 
     The other entries exchange rows with a generation program (`inference.programs.generation_program`). `take_N` copies
-    row `row` of `token.N` and of the logits to the states `token` and `logits` of the generation program, which can
-    then draw a token; the parameter `logits` is the layout of the state `logits`. `adopt_N` copies N rows of the
-    generation program's caches, from `pos` on, to the shared rows from `row` on; `restore_1` copies the shared row
-    `pos` to row `row` of the generation program's caches.
+    row `row` of `token.N` and of the logits to the states `token` and `logits` of the generation program, so that the
+    generation program can draw a token. The argument `logits` is the layout of the state `logits`. `adopt_N` copies N
+    rows of the generation program's caches, from `pos` on, to the shared rows from `row` on; `restore_1` copies the
+    shared row `pos` to row `row` of the generation program's caches.
 
     If `part` (`Part`: a range of blocks) lacks the embedding, `decode_N` reads hidden states from the input `hidden.N`.
     If it lacks the head (the final norm and the logits), `logits` is None, the output of `decode_N` is `hidden`, and
@@ -97,8 +97,8 @@ class Heap:
     def take(self, count: int, used: int) -> int | None:
         """Returns the first of `count` adjacent free rows, and marks the first `used` of these rows as in use.
 
-        Searches from the rows taken last to the end, then from the beginning. Returns None if no `count` free rows are
-        adjacent.
+        Searches the rows after those that were taken last, then all rows from the beginning. Returns None if there are
+        no `count` adjacent free rows.
         """
         first = self._next
         if first + count > len(self.uses) or self.uses[first : first + count].any():
@@ -118,7 +118,10 @@ class Heap:
         return int(np.diff(np.flatnonzero(uses)).max()) - 1
 
     def release(self, rows: Iterable[int]) -> None:
-        """Subtracts one text from the count of each of these rows; rows that were taken last can be taken next."""
+        """Subtracts one text from the count of each of these rows.
+
+        If the rows that were taken last are free now, the next search begins with them.
+        """
         np.subtract.at(self.uses, np.asarray(list(rows), np.int64), 1)
         held = np.flatnonzero(self.uses[: self._next])
         self._next = int(held[-1]) + 1 if len(held) else 0
@@ -148,8 +151,9 @@ class CacheLimitError(GlgptError):
 class SharedCaches(ABC, Generic[M]):
     """Holds KV caches that texts share, and runs steps of up to eight texts with the weights of the player `main`.
 
-    A text's results do not depend on the other texts of a step. `most` limits the bytes of all textures, those of
-    `main` and `others` (more bytes) included. `part` is the part of the model that `main` runs (None: the whole model).
+    A text's results do not depend on the other texts of a step. `most` limits the total bytes of textures: those of the
+    shared caches, those of `main`, and `others` (a number of bytes for the caller to set). `part` is the part of the
+    model that `main` runs (None: the whole model).
     """
 
     def __init__(
@@ -178,10 +182,10 @@ class SharedCaches(ABC, Generic[M]):
         """Adds the missing rows of a text to the shared caches, without evicting the texts in `keep`."""
 
     def lose(self, text: M) -> None:
-        """Does nothing; subclasses may copy the rows of a text here, before the rows are evicted."""
+        """Does nothing. A subclass may copy the rows of a text here, because the rows are evicted afterwards."""
 
     def before_draw(self) -> None:
-        """Does nothing; subclasses may react here before the state `token` of `main` is overwritten."""
+        """Does nothing. A subclass may react here, because the state `token` of `main` is overwritten afterwards."""
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -219,9 +223,9 @@ class SharedCaches(ABC, Generic[M]):
         self._heap = Heap(rows)
 
     def room(self, keep: Iterable[M]) -> int:
-        """Returns the length of the longest run of rows for further texts, if only the texts in `keep` keep their rows.
+        """Returns how many adjacent rows further texts could use, if only the texts in `keep` keep their rows.
 
-        The rows that padded steps and copies need are subtracted.
+        Does not count the rows that the padding of steps and copies needs.
         """
         return self._heap.room(row for text in keep for row in text.rows) - ops.MAX_ROWS - ADOPTED[0]
 
@@ -257,8 +261,8 @@ class SharedCaches(ABC, Generic[M]):
         """Runs the next position of each text, and appends the cache row of this position to the text's `rows`.
 
         `x` holds a token for each text, or, for a part without the embedding, a hidden state. No text may occur twice.
-        Afterwards `logits` and `best` return the predictions; for a part without the head, `hidden` returns the outputs
-        instead.
+        Afterwards, `logits` and `best` return the predictions. For a part without the head, `hidden` returns the hidden
+        states instead.
         """
         size = next(n for n in SIZES if n >= len(texts))
         for text in texts:
@@ -326,10 +330,10 @@ class SharedCaches(ABC, Generic[M]):
         self.cut(text, 0)
 
     def _take(self, count: int, used: int, keep: Sequence[M]) -> int:
-        """Returns the first of `count` adjacent free rows and takes the first `used` of these; may evict texts.
+        """Returns the first of `count` adjacent free rows and takes the first `used` of these rows; may evict texts.
 
-        Evicts as many texts as necessary, the least recently used first, but none of `keep`. Raises GlgptError if there
-        are still not enough adjacent free rows.
+        Evicts as many texts as necessary, the least recently used first, but no text in `keep`. Raises GlgptError if
+        there are still not enough adjacent free rows.
         """
         while (first := self._heap.take(count, used)) is None:
             idle = next((text for text in self._texts if text not in keep), None)
@@ -361,7 +365,11 @@ class SharedCaches(ABC, Generic[M]):
         self._sent = ((), self._sent[1])
 
     def _send(self, texts: Sequence[M], x: Rows, size: int, first: int) -> None:
-        """Uploads a step's inputs: tokens or hidden states, positions, and the table of rows if it has changed."""
+        """Uploads a step's inputs: tokens or hidden states, positions, and the table of rows.
+
+        A table also predicts the rows of later steps with the same texts. It is not uploaded again while the
+        predictions are right.
+        """
         player, table = self.player, self._sent[1]
         ids, places = np.zeros((2, size, 1, 4), np.float32)
         if self.part.embed:
@@ -421,12 +429,12 @@ class BatchDecoder(SharedCaches[Text]):
             text.ids.append(token)
 
     def check_guesses(self, text: Text, tokens: Sequence[int], sampler: Sampler, step: int) -> list[int | None]:
-        """Appends the token `tokens[0]`, and those of the guesses `tokens[1:]` before the first wrong one.
+        """Appends `tokens[0]` and the correct guesses to a text: the tokens of `tokens[1:]` before the first wrong one.
 
-        Returns the tokens that the sampler draws as its tokens `step`, `step` + 1 and so on: the correct guesses, and
-        one more token. The last token is None if its logits are not finite. The logits of each token equal those of a
-        separate step bit for bit, so guesses do not change the text. Only if the GPU adds up products by blending
-        (`Kernel.blends`), the last bits may differ.
+        Returns the tokens that the sampler draws after `step` earlier draws: the correct guesses, and one more token.
+        The last token is None if its logits are not finite. The logits of each token equal those of a separate step bit
+        for bit, so guesses do not change the text. The only exception is a GPU that adds up products by blending
+        (`Kernel.blends`): the last bits may differ.
         """
         held = len(self._placed(text, tokens))
         chosen = self.choose([sampler] * len(tokens), range(step, step + len(tokens)))
@@ -462,12 +470,12 @@ class BatchDecoder(SharedCaches[Text]):
     def following(self, samplers: Sequence[Sampler], steps: Sequence[int], texts: Sequence[Text]) -> list[int | None]:
         """Returns, for each text of the last step, the next token; END if the text is complete; None after an error.
 
-        The error is `Sampler.error`, or, if that is None, logits that are not finite. Unlike `choose`, supports
-        samplers that adjust logits or have a constraint. As with `begin`, the caller passes the tokens to the matchers.
+        The error is `Sampler.error`; if `Sampler.error` is None, the logits are not finite. Unlike `choose`, supports
+        samplers that adjust logits or have a constraint. The caller must pass each token to its sampler's matcher.
         """
         found = self.choose(samplers, steps)
         drawn = self._drawn
-        begun: list[int] = []  # numbers of the texts whose tokens the device is drawing
+        begun: list[int] = []  # indices of the texts for which the device is drawing a token
         for i, sampler in enumerate(samplers):
             if found[i] is None or not (sampler.matcher or sampler.adjusts):
                 continue
@@ -503,5 +511,5 @@ class BatchDecoder(SharedCaches[Text]):
             self.adopt([text], len(text.ids), keep)
 
     def before_draw(self) -> None:
-        """Makes the decoder's generations refill their caches, because the state `token` is overwritten."""
+        """Makes the decoder's generations refill their caches: the state `token` that they use is overwritten."""
         self.decoder.interrupt()

@@ -18,17 +18,17 @@ from glgpt.ops import MAX_ROWS
 from glgpt.program.formats import Floats
 from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
-READ_TOKENS = 256  # tokens of a long prompt that are read between two steps; the size of the largest chunks
+READ_TOKENS = 256  # tokens of a long prompt that are read between two steps: the size of the largest chunk
 
 
 class Row:
     """A prompt and its continuation so far; `run` holds the statistics of the continuation.
 
     `wanted` is the maximum number of tokens still to be chosen, and `drawn` is the number of tokens chosen so far.
-    `chunks` are the chunks in which the prompt is read (`inference.decoder.Decoder.first`). If `observe` is set, it is
-    called for each token, with the logits from which the token was chosen, and with the token. `cached` is the number
-    of tokens of the prompt that the caches held before its first part was read; None before that. `read_s` is the time
-    in seconds that reading parts of the prompt took so far.
+    `chunks` are the chunks in which the prompt is read (`inference.decoder.Decoder.first`). `observe`, if set, is
+    called for each token with two arguments: the logits from which the token was chosen, and the token. `cached` is the
+    number of the prompt's tokens that the caches held before the first part of the prompt was read (None until then).
+    `read_s` is the time in seconds that reading parts of the prompt took so far.
     """
 
     def __init__(self, ids: list[int], sampler: Sampler, tokens: int, chunks: Sequence[Chunk] | None = None) -> None:
@@ -43,16 +43,17 @@ class Row:
         self.ready: deque[int] = deque()  # chosen tokens that `stream` has not yielded yet
         self.error: GlgptError | None = None
         self.ended = tokens == 0
-        self.watch: Callable[[int], bool] | None = None  # returns True if this token completes a stop text
+        self.watch: Callable[[int], bool] | None = None  # True if the token given to it completes a stop text
 
 
 class Continuations:
     """Continues prompts side by side, up to `most` at a time; when one ends, the next one starts.
 
     Each `Row` has one prompt. A long prompt with chunks is read in parts, between the steps of the active rows, so that
-    it does not stop them. With `speculate`, if only one prompt is active, its next tokens are guessed from its text so
-    far, and one step checks several guesses. `add` and `cancel` may be called between any two steps (`advance`). Each
-    prompt gets the tokens that `Decoder.generate` would yield for it alone.
+    the active rows do not have to wait until the whole prompt is read. With `speculate`, if only one prompt is active,
+    its next tokens are guessed from its text so far, and one step checks several guesses. `add` and `cancel` may be
+    called between any two steps (`advance`). Each prompt gets the tokens that `Decoder.generate` would yield for it
+    alone.
     """
 
     def __init__(
@@ -108,9 +109,9 @@ class Continuations:
     def advance(self) -> None:
         """Starts queued prompts; if none can start, continues all active rows by one token.
 
-        If the next prompt is long, reads a part of it before this step. With `speculate`, a single active row is
-        continued by the correct guesses and one more token. After an error or a KeyboardInterrupt, the next call
-        repeats the step for the rows that got no token.
+        If the next prompt is long, reads a part of the prompt before the step. With `speculate`, a single active row is
+        continued by the correct guesses and one more token. If the step fails or is interrupted (KeyboardInterrupt),
+        the next call repeats it for the rows that got no token.
         """
         self.decoder.reserve(self._reserved)
         before = [(row, row.text, row.drawn, len(row.text.ids)) for row in self._live if row.text]
@@ -121,7 +122,7 @@ class Continuations:
             for row, text, drawn, held in before:
                 if row.drawn == drawn:
                     del text.ids[held:]
-                    self.decoder.end(text)  # its rows are computed again from its ids
+                    self.decoder.end(text)  # the text's rows are computed again from its ids
             raise
         finally:
             self._remove_ended()
@@ -148,8 +149,8 @@ class Continuations:
     def _checked_step(self) -> bool:
         """Continues the only active row by the correct guesses and one more token.
 
-        Returns False, and runs no step, if no tokens are guessed. This is always so if `speculate` is False, if several
-        rows are active, if the row has an `observe`, and if the sampler adjusts logits or has a constraint.
+        Returns False, and runs no step, if no tokens are guessed. Tokens are never guessed if `speculate` is False, if
+        several rows are active, if the row has an `observe`, or if the sampler adjusts logits or has a constraint.
         """
         row = self._live[0]
         text, sampler = row.text, row.sampler
@@ -221,7 +222,7 @@ class Continuations:
     def _read_part(self, row: Row) -> bool:
         """Reads the next chunks of a queued prompt, of `READ_TOKENS` tokens in all.
 
-        Returns False, and reads nothing, if the prompt has no chunks or no more than this many unread tokens.
+        Returns False, and reads nothing, if the prompt has no chunks, or at most `READ_TOKENS` unread tokens.
         """
         if row.chunks is None:
             return False
@@ -238,7 +239,7 @@ class Continuations:
         return True
 
     def _fits(self, rows: Sequence[Row]) -> bool:
-        """True if the caches can hold these equal prompts, even if they and the active rows grow to full length.
+        """True if the caches can hold these equal prompts, even if these and all active rows reach full length.
 
         Other texts, such as those of a batch that is no longer read, may lose their rows.
         """
@@ -251,9 +252,10 @@ class Continuations:
         return min(row.wanted, self.context - known)
 
     def _take(self, row: Row, token: int | None) -> None:
-        """Adds a row's next token, also to its matcher. An end token ends the row instead, as does None.
+        """Adds the next token to a row and to the matcher of its sampler.
 
-        None stands for an error, such as logits that are not finite.
+        If the token is an end token, or None, ends the row instead. None stands for an error, such as logits that are
+        not finite.
         """
         row.wanted, row.drawn = row.wanted - 1, row.drawn + 1
         if token is None:
@@ -278,7 +280,7 @@ class Continuations:
             self._slide(row, row.text, token)
 
     def _slide(self, row: Row, text: Text, token: int) -> None:
-        """Puts a row whose context is full at the front of the queue; the later part of its text is then read again."""
+        """Queues a row whose context is full as the next to start; the later part of its text is then read again."""
         row.ids = list(text.ids)
         row.run.slide(row.ids, token, self.context)
         self.decoder.end(text)

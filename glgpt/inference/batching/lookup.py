@@ -5,9 +5,9 @@ from __future__ import annotations
 from glgpt import ops
 from glgpt.inference.stages.drafts import PromptLookup
 
-FIRST_GUESSES = 3  # maximum guesses of a step, unless all guesses of the previous step with guesses were correct
-# Lengths in tokens of the first and the longest pause in guessing; a pause is twice as long as the previous one, unless
-# guessing saved time in between.
+FIRST_GUESSES = 3  # maximum guesses of a step; more if all guesses of the previous checked step were correct
+# Lengths in tokens of the first and the longest pause in guessing. Each pause is twice as long as the previous pause,
+# unless guessing saved time between the two.
 FIRST_PAUSE, MAX_PAUSE = 16, 256
 WEIGHT = 0.3  # weight of the latest measurement in an average
 
@@ -21,7 +21,7 @@ class Speculation:
 
     def __init__(self) -> None:
         self.lookup = PromptLookup()
-        # Averages: seconds of a step without guesses, seconds of a step with guesses, tokens that such a step yielded.
+        # Averages: seconds of a step without guesses, seconds of a step with guesses, tokens from a step with guesses.
         self._plain = self._checked = self._gained = 0.0
         self._most, self._pause, self._left = FIRST_GUESSES, FIRST_PAUSE, 0
 
@@ -37,9 +37,9 @@ class Speculation:
         self._plain = _average(self._plain, seconds)
 
     def checked_step(self, seconds: float, guessed: int, accepted: int) -> None:
-        """Adds the time of a step with `guessed` guesses, of which the first `accepted` were correct, to the averages.
+        """Adds a step with `guessed` guesses, of which the first `accepted` were correct, to the averages.
 
-        Starts a pause if, on average, a token of such steps takes longer than a step without guesses.
+        Starts a pause if, on average, a token from steps with guesses takes longer than a step without guesses.
         """
         self._checked = _average(self._checked, seconds)
         self._gained = _average(self._gained, 1.0 + accepted)

@@ -14,7 +14,10 @@ ANY_OBJECT = '{"type":"object"}'
 
 
 class ConstraintError(ArgumentError):
-    """Raised for a constraint that cannot be used, or becomes too complex for a text; the message has the reason."""
+    """Raised for a constraint that cannot be used, or that becomes too complex during generation.
+
+    The message states the reason.
+    """
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Constraint:
     def json_schema(cls, schema: Mapping[str, Any] | bool | str) -> Constraint:
         """Constrains text to JSON that is valid under a schema and spaced as `json.dumps` writes it.
 
-        `schema` is a mapping, a boolean, or either of them as JSON text. Raises ConstraintError for anything else. A
-        schema that is not supported raises ConstraintError when it is used, as in `glgpt.LanguageModel.generate`.
+        `schema` is a mapping, a boolean, or JSON text of a mapping or boolean. Raises ConstraintError for anything
+        else. An unsupported schema raises ConstraintError only when it is used, as in `glgpt.LanguageModel.generate`.
         """
         if isinstance(schema, str):
             try:

@@ -16,10 +16,10 @@ from glgpt.errors import quoted
 from glgpt.inference.constraints.constraint import Constraint, ConstraintError
 from glgpt.system.limited_process import LimitedProcess, LimitedProcessError, LimitError, answer_requests
 
-BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as `json.dumps` writes
+BLANKS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # blanks of `json.dumps`
 CPU_S = 10  # maximum seconds of CPU time for one constraint
 MEMORY = 4 << 30  # maximum bytes of address space
-_KEPT = 256  # maximum number of retained results of checks
+_KEPT = 256  # maximum number of constraints whose results are retained
 _INVALID = re.compile(r"regex parse error:\n(?: {4})?(.*)\n(?:.*\n)*?error: (.*)")
 
 
@@ -45,8 +45,8 @@ def compile_grammar(constraint: Constraint, engine: Any) -> Any:
 def reason(why: str) -> str:
     """Returns a short reason for `why`, an error message of llguidance.
 
-    The reason is the invalid expression with its fault, a message that the constraint is too complex, or the first line
-    of `why`.
+    The reason is one of three: the invalid expression and what is wrong with it, the statement that the constraint is
+    too complex, or the first line of `why`.
     """
     if found := _INVALID.search(why):
         return f"the expression {quoted(found[1], 80)}: {quoted(found[2], 120)}"
@@ -72,7 +72,10 @@ def _grammar(constraint: Constraint) -> str:
 
 
 class _Checks:
-    """Compiles constraints in limited processes and records which of them can be used. One idle process is retained."""
+    """Compiles constraints in processes with limited time and memory, and records which constraints can be used.
+
+    One idle process is retained.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -118,7 +121,7 @@ _checks = _Checks()
 
 
 def check_grammar(constraint: Constraint) -> None:
-    """Raises ConstraintError if a constraint cannot be used, whatever the vocabulary. May be called in any thread."""
+    """Raises ConstraintError if a constraint is unusable, regardless of the vocabulary. May be called in any thread."""
     _checks.check(constraint)
 
 

@@ -24,8 +24,8 @@ ALLOWED = "allowed"
 def masked_program(limits: Limits, logits: Layout, token: Layout = ops.TOKEN) -> Program:
     """Records entries that choose a token from the state `logits`, among the tokens whose bits are set in `allowed`.
 
-    `allowed` is a state too. `masked_best` writes the likeliest of these tokens to the state `token`; `masked_sample`
-    and `masked_sample_nucleus` draw one of these tokens (`ops.sample`) and write it to `token`.
+    `allowed` is a state too. Among these tokens, `masked_best` chooses the likeliest, and `masked_sample` and
+    `masked_sample_nucleus` draw one (`ops.sample`). Each entry writes its token to the state `token`.
     """
     rec = Recorder(limits)
     x = rec.fixed("logits", logits, "state")
@@ -41,7 +41,7 @@ def masked_program(limits: Limits, logits: Layout, token: Layout = ops.TOKEN) ->
 
 
 class MaskedSampling:
-    """Chooses tokens that a constraint allows: reads the state `logits` of the player `main`, writes its `token`."""
+    """Chooses tokens that a constraint allows, from the state `logits` of `main`; writes the state `token`."""
 
     def __init__(self, main: Player) -> None:
         view = main.program.views["logits"]
@@ -51,7 +51,7 @@ class MaskedSampling:
         self.player = Player(main.device, program, main.options, shared)
 
     def play(self, sampler: Sampler, matcher: Matcher, step: int, vocab: int) -> None:
-        """Starts choosing token `step` of the text; the token is written to the state `token`."""
+        """Starts choosing a token after `step` earlier draws; the device writes the token to the state `token`."""
         self.player.write(ALLOWED, 0, matcher.mask()[None])
         entry = f"masked_{sampler.entry or 'best'}"
         self.player.play(entry, **(sampler.scalars(step, vocab) if sampler.entry else {}))

@@ -19,7 +19,7 @@ from glgpt.text.tokenizer import Tokenizer
 class _Vocabulary:
     """A tokenizer with the attributes that llguidance reads.
 
-    If the model has no end token, `eos_token_id` is the size of its vocabulary, an id that is never drawn.
+    If the model has no end token, `eos_token_id` is the size of the model's vocabulary: an id that is never drawn.
     """
 
     bos_token_id = None
@@ -34,7 +34,7 @@ class _Vocabulary:
             self.tokens.append(b"")
 
     def __call__(self, text: str) -> list[int]:
-        if not isinstance(text, str):  # llguidance tries bytes, to test whether they are accepted
+        if not isinstance(text, str):  # llguidance calls this with bytes, to test whether bytes are accepted
             raise TypeError("expected a str")
         return self._tokenizer.encode_ordinary(text)
 
@@ -76,7 +76,7 @@ class Matcher:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """By token id, True if the token may come next. Raises ConstraintError if the constraint is too complex."""
+        """For each token id, True if the token may come next. Raises ConstraintError for too complex a constraint."""
         if self._allowed is None:
             size, ends = self._grammars.vocab_size, self._grammars.eos_ids
             if self._engine.is_stopped() and not self._engine.is_error():
@@ -93,12 +93,12 @@ class Matcher:
 
     @property
     def complete(self) -> bool:
-        """True if the text matches and nothing can follow it."""
+        """True if no token may come next, except end tokens: the text matches the constraint and cannot continue."""
         allowed = self.allowed
         return int(allowed.sum()) == int(allowed[self._grammars.eos_ids].sum())
 
     def mask(self) -> Floats:
-        """Returns `allowed` as texels `[n, 4]`, with 16 tokens (bits) in each number, as `ops.mask_logits` reads it."""
+        """Returns `allowed` as texels `[n, 4]` for `ops.mask_logits`; each number holds the bits of 16 tokens."""
         bits = np.zeros(-(-len(self.allowed) // (4 * ops.MASK_BITS)) * 4 * ops.MASK_BITS, np.bool_)
         bits[: len(self.allowed)] = self.allowed
         numbers = np.packbits(bits, bitorder="little").view("<u2")

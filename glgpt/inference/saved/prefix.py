@@ -1,9 +1,9 @@
 """Writes the contents of a decoder's KV caches to a safetensors file, and fills the caches from such a file.
 
-The tensors are the ids of the text in the caches, the chunks in which the ids were read (start, tokens, size), and the
-rows of each cache that belong to these ids, as stored in the cache's texture. A chunk is a run of ids that was computed
-at once. The metadata hold the properties on which the numbers depend, such as the model and the device; they also hold
-the SHA-256 of each tensor.
+The file has three kinds of tensors: the ids of the text in the caches, the chunks in which the ids were read (start,
+tokens, size), and, for each cache, the texels of the rows of these ids. A chunk is a run of ids that was computed at
+once. The metadata hold the properties on which the cached values depend, such as the model and the device, and the
+SHA-256 of each tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from glgpt.program.formats import Floats
 from glgpt.system.files import named_errors, open_input, parsed_json, written_whole
 
 VERSION = 1
-ABOUT = "glgpt.cache"  # key of the properties in the metadata
+ABOUT = "glgpt.cache"  # key in the metadata; its value has the properties
 Kept = list[tuple[Chunk, list[int]]]  # the chunks that the caches hold, from position 0, and their ids
 
 
@@ -52,10 +52,11 @@ def save_prefix(path: Path, player: Player, kept: Kept, about: Mapping[str, str]
 
 
 class SavedPrefix:
-    """A file of `save_prefix` for the caches of a player; `tokens` is the number of its tokens.
+    """A file that `save_prefix` wrote, for the caches of a player; `tokens` is the number of tokens in the file.
 
-    Raises FileError, naming the file, for any other file, for another model, device or format than in `about`, for
-    other shapes, and for values that are damaged or not finite.
+    Raises FileError, naming the file, if `save_prefix` did not write the file, if the file was saved with properties
+    other than `about` (such as another model or device), if its tensors do not have the shapes of the player's caches,
+    or if values are damaged or not finite.
     """
 
     def __init__(self, path: Path, about: Mapping[str, str], player: Player) -> None:
@@ -70,7 +71,7 @@ class SavedPrefix:
             raise FileError(other)
         for key, value in {"version": VERSION, **about}.items():
             if found.get(key) != value:
-                given = "" if key == "model" else f", {quoted(found.get(key))}"  # a digest means nothing to readers
+                given = "" if key == "model" else f", {quoted(found.get(key))}"  # a digest does not help the user
                 raise FileError(f"{name} was saved with another {key}{given}; give another file")
         self._values = _checked(name, places, player)
         self.tokens = len(self._values["ids"])
@@ -78,8 +79,8 @@ class SavedPrefix:
     def load(self, player: Player, sizes: tuple[int, ...]) -> Kept:
         """Fills the caches of a player from the file, and returns the chunks that they then hold.
 
-        `sizes` are the chunk sizes that the player's program has. Raises FileError if the caches hold fewer tokens or
-        the chunks do not cover the tokens; the caches then stay unchanged.
+        `sizes` are the chunk sizes that the player's program has. Raises FileError if the caches have too few positions
+        for the tokens, or if the chunks do not cover the tokens; the caches then stay unchanged.
         """
         name, values, count, caches = self._name, self._values, self.tokens, _caches(player)
         limit = min(player.program.textures[cache].height for cache in caches)
@@ -93,7 +94,7 @@ class SavedPrefix:
 
 
 def _checked(name: str, places: Mapping[str, Stored], player: Player) -> dict[str, Floats]:
-    """Returns the tensors of a file. Raises FileError for other names and shapes, and for damaged values."""
+    """Returns the tensors of a file. Raises FileError for unexpected names or shapes, and for damaged values."""
     if set(places) != {"ids", "chunks", *_caches(player)}:
         raise FileError(f"{name} does not have the tensors of a cache of this model; delete it")
     count = math.prod(places["ids"].shape)

@@ -1,4 +1,4 @@
-"""Runs several texts on one stage, each with its own caches; texts that each need a single row run together.
+"""Runs several texts on one stage, each with its own caches; runs texts together if each has one row to compute.
 
 A row is a token id, or a hidden state, at one position; its keys and values are a row of the caches.
 """
@@ -27,7 +27,7 @@ class SessionCache(Member):
 
     The text's own caches, those of `stage`, hold its first `own` rows; the shared caches hold its first `len(rows)`
     rows. Prefills use the text's own caches. Steps that run together with other texts use the shared caches. Rows are
-    copied between the two as needed.
+    copied between the text's own caches and the shared caches as needed.
     """
 
     stage: Stage | None = None
@@ -80,7 +80,7 @@ class BatchedStage(SharedCaches[SessionCache]):
 
     @property
     def rows(self) -> int:
-        """Number of rows to reserve in the shared caches; `height` rounds it up."""
+        """Number of rows to reserve in the shared caches; `height` rounds this number up."""
         return min(self.most_rows, min(self.texts, MAX_ROWS) * self.config.context + SPARE)
 
     @property
@@ -110,7 +110,7 @@ class BatchedStage(SharedCaches[SessionCache]):
     def answers(self, steps: Sequence[StepInput]) -> list[Answer | GlgptError]:
         """Runs one row of each of up to eight different texts; the results equal those of `answer` bit for bit.
 
-        An error of a single text is returned as its result.
+        If one text fails, its result is the error.
         """
         if (len(steps) == 1 and not steps[0].caches.rows) or not self._reserved():
             return [self._alone(fed) for fed in steps]
@@ -153,7 +153,7 @@ class BatchedStage(SharedCaches[SessionCache]):
             return error
 
     def _reserved(self) -> bool:
-        """Allocates the shared caches; returns False if there is not enough memory for them, or if texts run alone."""
+        """Allocates the shared caches; returns False if texts run one at a time, as when memory does not suffice."""
         if not self.alone:
             try:
                 self.reserve(self.rows)

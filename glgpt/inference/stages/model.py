@@ -50,9 +50,9 @@ def parse_plan(text: str) -> list[tuple[str, str]]:
 class SplitLanguageModel(LanguageModel):
     """A model of several stages; use `glgpt.load` with `rest` or `plan`.
 
-    If hidden states are sent as f32, it generates the same text as if unsplit. Local stages load only their own tensors
-    of the checkpoint. `traffic` returns the rows and times of each stage. Raises GlgptError for a server that cannot be
-    reached, that refuses the connection, or that holds another model or part.
+    If hidden states are sent as f32, the model generates the same text as the unsplit model. Local stages load only
+    their own tensors of the checkpoint. `traffic` returns the rows and times of each stage. Raises GlgptError for a
+    server that cannot be reached, that refuses the connection, or that holds another model or part.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class SplitLanguageModel(LanguageModel):
             return cls(checkpoint, tokenizer, dtype, split=split, **options)
 
     def _sizes(self) -> tuple[int, ...]:
-        """Returns the sizes of a prompt's chunks: those of the first local stage, or else of the first server."""
+        """Returns the sizes of a prompt's chunks: those of the first local stage, or else those of the first server."""
         for stage in self._stages:
             if isinstance(stage, Local):
                 return stage.stage.sizes
@@ -243,7 +243,8 @@ def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict
 def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | None:
     """Returns the context of all stages: `given`, or, if that is None, the smallest context of a server.
 
-    Returns None if there is neither. Raises ArgumentError if a server has fewer positions than the given context.
+    Returns None if `given` is None and there are no servers. Raises ArgumentError if a server has fewer positions than
+    the given context.
     """
     least = min(servers, key=lambda server: server.context, default=None)
     if least is None or given is None:
@@ -257,7 +258,7 @@ def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | 
 def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None:
     """Returns the part that a server must hold if this machine runs `blocks` = (first, end).
 
-    Returns None if `blocks` do not determine that part: they are None, do not start at block 0, or are all blocks.
+    Returns None if `blocks` does not determine that part: if it is None, does not start at block 0, or has all blocks.
     """
     if blocks is None or blocks[0] != 0 or not 0 < blocks[1] < config.n_layer:
         return None
@@ -267,10 +268,10 @@ def _rest_of(blocks: tuple[int, int] | None, config: ModelConfig) -> Part | None
 def _around(
     server: RemoteStage, blocks: tuple[int, int] | None, config: ModelConfig
 ) -> list[tuple[Part, RemoteStage | None]]:
-    """Returns (part, server) for the local part before the server's part, the server's part, and the local part after.
+    """Returns (part, server) for the local part before the server's, the server's part, and the local part after it.
 
-    The server is None for a local part; a part that is empty is omitted. Raises ArgumentError if `blocks` =
-    (first, end) is given and the local parts have other blocks.
+    For a local part, the server is None; an empty part is omitted. Raises ArgumentError if `blocks` = (first, end) is
+    given and the local parts have other blocks.
     """
     before, after = server.part.before(), server.part.after(config)
     if blocks is not None:

@@ -1,6 +1,8 @@
-"""Generates text with the stages of a split model: feeds the prompt in chunks that are pipelined, then token by token.
+"""Generates text with the stages of a split model.
 
-A stage is a part of the model, on this machine or on a server. A row is the id or the hidden state of one token.
+The prompt is fed in chunks; while a stage computes a chunk, the next stage computes the previous chunk. The generated
+tokens are then fed one by one. A stage is a part of the model, on this machine or on a server. A row is the id or the
+hidden state of one token.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from glgpt.inference.stages.stage import Answer, Stage
 from glgpt.wire.client import MAX_REPLAYS, ForgottenError
 from glgpt.wire.messages import MAX_COUNT, MAX_GUESSES, Ask
 
-MAX_PENDING = 4  # maximum chunks that a server has not answered yet
+MAX_PENDING = 4  # maximum number of unanswered chunks that a server may have
 
 
 @dataclass
@@ -47,11 +49,11 @@ class Local:
 
     @property
     def pending(self) -> int:
-        """Number of answers not taken yet."""
+        """Number of answers that `take` has not returned yet."""
         return len(self._answers)
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
-        """Runs rows from `pos` on immediately."""
+        """Runs rows from `pos` on at once; `take` returns the answer."""
         start = time.perf_counter()
         answer = self.stage.answer(pos, x, ask)
         answer.ms = 1000 * (time.perf_counter() - start)
@@ -67,17 +69,17 @@ class Local:
         return self._answers.popleft()
 
     def abandon(self) -> None:
-        """Discards the answers not taken."""
+        """Discards the answers that `take` has not returned yet."""
         self._answers.clear()
 
 
 class Pipeline:
     """Runs a text through stages: the first stage takes ids, and the last stage chooses tokens.
 
-    As in `inference.decoder.Decoder`, generations may be interleaved: a generation refills the caches if another one
-    has used them since. If a server has lost its session (the caches of the text), the rows are fed again. With
-    `speculate`, the next tokens are guessed from the text so far (`PromptLookup`), and up to `MAX_GUESSES` guesses are
-    checked at a time.
+    As in `inference.decoder.Decoder`, generations may be interleaved: a generation refills the caches if another
+    generation has used them since. If a server has lost its session (the caches of the text), the rows are fed again.
+    With `speculate`, the next tokens are guessed from the text so far (`PromptLookup`), and up to `MAX_GUESSES` guesses
+    are checked at a time.
     """
 
     def __init__(
@@ -99,7 +101,8 @@ class Pipeline:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        If the context is full, appending a token drops the first tokens of `ids`; the last token is then not appended.
+        If the context is full, the first tokens of `ids` are dropped before a token is appended; the last token of the
+        generation is then not appended.
         """
         turn, known, read, lookup = object(), deque[int](), 0, PromptLookup()
 
@@ -110,7 +113,7 @@ class Pipeline:
         def following(wanted: int) -> tuple[int, bool]:
             nonlocal read, lookup
             slid = len(ids) <= read
-            refilled = self._turn is not turn or slid  # another text used the caches, or tokens were dropped
+            refilled = self._turn is not turn or slid  # another generation used the caches, or tokens were dropped
             read = len(ids)
             if slid:
                 lookup = PromptLookup()

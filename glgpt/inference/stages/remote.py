@@ -37,7 +37,7 @@ class RemoteStage:
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
         """Sends rows from `pos` on; `take` returns the answer."""
-        if ask and not self.part.head:  # a server without the head needs only the guesses
+        if ask and not self.part.head:  # a server without the head draws no tokens; only guesses change what it runs
             ask = Ask(guesses=ask.guesses) if ask.guesses else None
         self.connection.submit(pos, len(x), self._bytes(x), ask)
 
@@ -90,7 +90,7 @@ class RemoteStage:
             self.abandon()
         for _ in range(MAX_REPLAYS):
             self.connection.look(len(x), names, self._bytes(x))
-            with contextlib.suppress(ForgottenError):  # a `look` does not depend on the session, so it is sent again
+            with contextlib.suppress(ForgottenError):  # `look` does not need the lost session, so it is sent again
                 said, payload = self.connection.take()
                 break
         else:

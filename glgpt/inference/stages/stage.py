@@ -34,9 +34,9 @@ from glgpt.wire.messages import Ask
 class Answer:
     """The result of a stage for some rows: hidden states `[n, n_embd]`, or the requested tokens.
 
-    `top` has a list for each token: (id, probability, probability after sampling settings) of the token itself, then of
-    the likeliest tokens. `logits` `[vocab]` are the logits after the last row. `ms` is the stage's time in
-    milliseconds.
+    `top` has a list for each requested token: (id, probability, probability after sampling settings) of the token
+    itself, then of the likeliest tokens at its place. `logits` `[vocab]` are the logits after the last row. `ms` is the
+    stage's time in milliseconds.
     """
 
     hidden: Floats | None = None
@@ -81,8 +81,8 @@ class Stage:
     ) -> Stage:
         """Loads the part's tensors, and no others; `device` are fields of `DeviceSettings`.
 
-        The caches hold `context` positions; the default is the model's number of positions, at most 2,048 (or the
-        height of a texture, if that is less).
+        The caches hold `context` positions; the default is the model's number of positions, but at most 2,048 and at
+        most the device's maximum texture size.
 
         Raises GlgptError as `glgpt.LanguageModel.from_pretrained` does.
         """
@@ -102,13 +102,13 @@ class Stage:
         return cls(player, part, config, kernel, formats)
 
     def session(self) -> Stage:
-        """Returns a stage with the same weights and separate caches, for another text; close it before this stage."""
+        """Returns a stage with the same weights and its own caches, for another text; close it before this stage."""
         return Stage(self.player.fork(self.caches), self.part, self.config, self.kernel, self.formats, self)
 
     def narrowed(self, part: Part, most: int | None = None) -> Stage:
         """Returns a stage for a subset of this stage's part, with the same weights and caches.
 
-        Close it before this stage. Raises GlgptError if the textures that it does not share take more than `most`
+        Close the new stage before this one. Raises GlgptError if the textures that are not shared take more than `most`
         bytes.
         """
         player = self.player
@@ -141,7 +141,7 @@ class Stage:
 
     @property
     def texture_bytes(self) -> int:
-        """Texture memory of this stage in bytes; for a stage of `session` or `narrowed`, that of its caches."""
+        """Texture memory of this stage in bytes; only the caches for a stage that `session` or `narrowed` returned."""
         if not self.player.textures:
             return 0
         return self.session_bytes if self._parent else self.player.program.nbytes()
@@ -193,11 +193,11 @@ class Stage:
         return answer
 
     def _checked(self, logits: Floats, ask: Ask) -> Answer:
-        """Draws a token after each row, from its logits; ends with the first token that differs from its guess."""
+        """Draws a token from the logits of each row; ends with the first token that differs from the guess."""
         answer, sampler = Answer(), sampler_of(ask)
         view = self.player.program.views[LOGITS]
         for i, row in enumerate(logits):
-            if i and not np.isfinite(row).all():  # returns the earlier tokens; the next step raises the error
+            if i and not np.isfinite(row).all():  # ends with the earlier tokens; the next step raises the error
                 break
             self.player.write_matrix(view.texture, view, row[None])
             self.player.play("best")
@@ -207,10 +207,10 @@ class Stage:
         return answer
 
     def _draw(self, answer: Answer, sampler: Sampler, ask: Ask, number: int) -> int:
-        """Draws token `ask.draw + number` from the device's logits; adds it and its alternatives to `answer`.
+        """Draws a token after `ask.draw + number` earlier draws; adds the token and its alternatives to `answer`.
 
-        As in `inference.decoder.Decoder`, the device chooses. If the device cannot decide, the sampler chooses on the
-        host.
+        The device draws the token from the logits that it holds. If the draw is undecided (`inference.sampling`), the
+        sampler draws the token on the host.
         """
         step = ask.draw + number
         if sampler.entry:
