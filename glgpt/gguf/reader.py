@@ -1,5 +1,7 @@
 """Reads GGUF files, versions 2 and 3: the metadata, and where each tensor is stored.
 
+A model may be split into several files, its parts, whose names end in -00001-of-00003.gguf and so on.
+
 A file is untrusted. Its header is read field by field from a buffered file. Before anything is allocated, every count
 is checked against the number of bytes left and the limits below.
 """
@@ -31,13 +33,13 @@ MAX_BLOCK = 1 << 16  # maximum bytes of an array of strings that are read at onc
 MAX_NAME = 256  # maximum bytes of a key or of a tensor's name
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
-ALIGNMENT = 32  # default: each tensor starts at a multiple of this many bytes
+ALIGNMENT = 32  # in bytes: each tensor starts at a multiple of this number, unless the file states another
 STRING, ARRAY, BOOL = 8, 9, 7
 # NumPy's dtype of each GGUF type of numbers or booleans, by the type's id in a file.
 NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
-# What error messages call files of other kinds, by the first bytes of such a file after any blanks
+# Names of other kinds of files in error messages, by the first bytes of a file after any blanks
 _OTHER_STARTS = {
     b"<": "an HTML page, such as an error of a download",
     b"{": "JSON, such as an error of a download",
@@ -281,7 +283,7 @@ class _Cursor:
     def placed(
         self, path: Path, described: list[tuple[str, tuple[int, ...], int, int]], start: int, alignment: int
     ) -> dict[str, GgufTensor]:
-        """Returns the tensors by name. Raises FileError if one is not inside the file or overlaps another."""
+        """Returns the tensors by name. Raises FileError if a tensor is not inside the file or overlaps another."""
         found: dict[str, GgufTensor] = {}
         end, previous = 0, ""
         for name, shape, number, offset in sorted(described, key=lambda tensor: tensor[3]):

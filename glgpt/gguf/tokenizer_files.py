@@ -96,7 +96,7 @@ def _types(file: GgufFile, count: int) -> Sequence[int]:
 
 
 def _id(file: GgufFile, role: str, count: int) -> int | None:
-    """Returns the id of the token with this role, or None if no token has it.
+    """Returns the id of the token with this role, or None if no token has the role.
 
     Raises FileError if the id is not from 0 to `count` - 1.
     """

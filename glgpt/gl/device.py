@@ -290,7 +290,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_process = 0  # id of the process that opened a context; 0: none yet
+_process = 0  # id of the process that opened a context; 0: no context was opened yet
 
 
 def _check_process() -> None:
@@ -337,7 +337,7 @@ def _devices() -> Iterator[Device | str]:
 
 
 def _egl_devices() -> int:
-    """Returns the number of EGL devices, or 1 if EGL cannot be queried: opening the first device then reports why."""
+    """Returns the number of EGL devices; 1 if EGL cannot be queried, so that opening the first device reports why."""
     enable_shader_cache()
     try:
         egl = ctypes.CDLL("libEGL.so.1")
@@ -371,8 +371,8 @@ def open_device(select: str | int = "auto") -> Device:
     """Returns the selected device, and opens it if needed.
 
     `select` is "software" or "gpu" (the first device of that kind), "auto" (a GPU if there is one), or an EGL device
-    index. Raises ArgumentError for another value. Raises DeviceError if no such device opens, and in a process that was
-    forked after a device was opened.
+    index. Raises ArgumentError for another value. Raises DeviceError if the selected device does not exist or does not
+    open, and in a process that was forked after a device was opened.
     """
     _check_process()
     if str(select).isdecimal():

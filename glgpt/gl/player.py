@@ -21,7 +21,7 @@ from glgpt.program.formats import Texels
 from glgpt.program.layout import Band, Layout, Matrix
 from glgpt.program.spec import Entry, Pass, Program, Texture, check
 
-# Maximum FLOPs of one draw: 0.2 s at 50 GFLOPS, far less than the 2 s after which drivers reset the GPU.
+# Maximum FLOPs of one draw: they take 0.2 s at 50 GFLOPS. Drivers reset a GPU whose draw takes 2 s.
 MAX_DRAW_FLOPS = 10_000_000_000
 GL_COLOR_BUFFER_BIT = 0x4000
 SCALAR_FORMATS = {"int": "i", "float": "f"}
@@ -58,7 +58,7 @@ class Player:
         self.textures: dict[str, moderngl.TextureArray] = dict(shared or {})
         self.lender: Player | None = None  # owner of shared textures; this reference keeps the owner alive
         self._own: list[Any] = []
-        weakref.finalize(self, device.abandon, self._own).atexit = False  # releases them if `close` is never called
+        weakref.finalize(self, device.abandon, self._own).atexit = False  # releases GL objects if `close` is not called
         self._shaders: dict[str, moderngl.VertexArray] = {}
         self._framebuffers: dict[object, moderngl.Framebuffer] = {}  # by the textures and layers of a pass's outputs
         self._commands: dict[tuple[str, tuple[bool, ...]], list[Callable[[], Any]]] = {}
@@ -271,7 +271,7 @@ class Player:
         return commands
 
     def _scissor(self, p: Pass) -> tuple[int, int, int, int] | None:
-        """Returns the rectangle (x, y, width, height) that a pass draws, or None if it is all of each target."""
+        """Returns the rectangle (x, y, width, height) that a pass draws, or None if it draws all of each target."""
         targets = (self.program.textures[name] for name, _ in p.outputs)
         if not p.first_column and all((t.width, t.height) == p.viewport for t in targets):
             return None

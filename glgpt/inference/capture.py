@@ -49,7 +49,7 @@ ONE_CAPTURED = 16
 
 
 class Captures:
-    """Records and plays capture programs, each on demand for the requested names and chunk sizes.
+    """Records capture programs on demand, each for the requested names and chunk sizes, and plays them.
 
     The programs share the weights of `player`. Their caches have as many positions as the text has ids, rounded up to a
     power of two. `most` limits the total bytes of textures: those of `player`, those of a capture program, and `others`

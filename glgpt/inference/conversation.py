@@ -104,7 +104,7 @@ class Conversation:
     # -- answers ------------------------------------------------------------------------------------------------
 
     def send(self, text: str) -> Iterator[str]:
-        """Adds a user message and returns the answer, which streams as text: see `answer`.
+        """Adds a user message and returns the answer as an iterator over pieces of text: see `answer`.
 
         Raises GlgptError, and adds nothing, if the message cannot be used.
         """

@@ -29,9 +29,9 @@ class Decoder:
     """Plays the entries of `programs.record_generation` on a player whose weights are loaded and prepared.
 
     Generations may be interleaved: a generation refills the caches if another generation has used them since. `check`
-    is called before each token; a trainer's method prepares the weights, and a model's method raises if the model is
-    closed. Unless the sampler adjusts logits, the device samples the tokens. Without a constraint, it then computes the
-    next token while a token is read back.
+    is called before each token: a trainer passes a method that prepares the weights, and a model passes a method that
+    raises if the model is closed. Unless the sampler adjusts logits, the device samples the tokens. If the sampler has
+    no constraint either, the device computes the next token while a token is read back.
     """
 
     def __init__(self, player: Player, context: int, check: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class Decoder:
         self._kept: list[tuple[Chunk, list[int]]] = []  # reusable chunks in the caches, with their ids
         self._chosen = Readback(player, ("token",), 2)
         self._logits = player.program.views["logits"]
-        self.cached = 0  # number of tokens of the last prompt given to `first` that the caches already held
+        self.cached = 0  # number of tokens of the last prompt of `first` that the caches already held
 
     def replace(self, program: Program, context: int) -> None:
         """Switches to a program with caches of another length; active generations then refill the caches.
@@ -110,7 +110,7 @@ class Decoder:
         return self._sizes
 
     def held(self, ids: Sequence[int], chunks: Sequence[Chunk]) -> int:
-        """Returns how many chunks at the start of `ids` the caches hold."""
+        """Returns how many of the first `chunks` of `ids` the caches hold."""
         pairs = zip(self._kept, chunks, strict=False)
         return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == (pair[1], list(pair[1].of(ids))), pairs))
 
@@ -147,7 +147,7 @@ class Decoder:
             if check := self._check():
                 check()
             if sampler.entry and not sampler.adjusts:
-                self.player.prepare(sampler.entry)  # outside the first token's measured time
+                self.player.prepare(sampler.entry)  # compiles shaders outside the first token's measured time
 
         def following(wanted: int) -> tuple[int, bool]:
             nonlocal read, given
@@ -162,7 +162,7 @@ class Decoder:
                     run.cached_tokens, given = len(ids) - run.prefill_tokens, None
                 else:
                     self._prefill(ids)
-                self._chosen.drop()  # tokens left by another generation
+                self._chosen.drop()  # discards tokens of another generation
             token = self._next(ids, refilled, wanted, sampler, drawn + tokens - wanted)
             if sampler.matcher and token != END:
                 sampler.matcher.accept(token)
@@ -220,7 +220,7 @@ class Decoder:
     def _constrained(
         self, ids: list[int], refilled: bool, wanted: int, sampler: Sampler, matcher: Matcher, step: int
     ) -> int:
-        """Returns a token that the matcher allows, as `_next` does, or END if the text is complete.
+        """Returns the next token under a constraint (see `_next`), or END if the text is complete.
 
         If the device samples and more tokens are wanted, also starts computing the logits that follow the token. The
         device computes these logits while the host finds the tokens that may come next.

@@ -1,4 +1,4 @@
-"""Interventions on a running model: ablating or scaling parts, steering, patching, replacing attention patterns.
+"""Defines interventions on a running model: ablate or scale parts, steer, patch, replace attention patterns.
 
 An intervention names an activation (`h.3.resid_post`) or a part of the model (`h.3.attn`, `h.3.mlp`, `h.3`). The name
 of a part is the beginning of the names of its activations. The intervention is converted to `Edit`s. While a program
@@ -190,7 +190,7 @@ def _parts(config: ModelConfig, name: str, by_head: bool) -> list[Activation]:
 
 
 def _one(config: ModelConfig, name: str) -> Activation:
-    """Returns the activation of this name or part. Raises GlgptError if there is none, or if there are several."""
+    """Returns the only activation of this name or part. Raises GlgptError if there are none or several."""
     found = _parts(config, name, False)
     if len(found) > 1:
         raise GlgptError(f"{quoted(name)} has several activations; name one: {', '.join(a.name for a in found)}")
@@ -198,7 +198,7 @@ def _one(config: ModelConfig, name: str) -> Activation:
 
 
 def _of_head(activation: Activation, head: int | None) -> NDArray[np.bool_]:
-    """Returns a mask that selects a head's values (None: those of all heads), shaped like an `Edit`'s gain."""
+    """Returns a mask, shaped like an `Edit`'s gain, that selects the values of a head (None: of all heads)."""
     if head is not None and integer("head", head) >= activation.heads:
         raise GlgptError(f"head {head} is not one of the {activation.heads} of {activation.name}")
     chosen = np.ones(activation.heads, bool) if head is None else np.arange(activation.heads) == head

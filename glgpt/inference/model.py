@@ -434,12 +434,12 @@ class LanguageModel:
     ) -> Generation:
         """Answers messages such as `[{"role": "user", "content": "Hello"}]`; iterate over the result to stream it.
 
-        The model's chat template turns the messages into ids. If the text of a message contains a special token, that
-        is encoded as plain text. The prompt is computed in chunks; the first chunks are not computed again if they are
-        the same as in the previous call, except in a split model (`stats.cached_tokens` counts their ids). `sampling`
-        are the fields of `SamplingOptions`, as in `generate`; the defaults are those of the model (`chat_sampling`).
-        Raises GlgptError for unusable messages or settings, for messages that exceed the context, and for a model
-        without a chat template.
+        The model's chat template turns the messages into ids. Special tokens in the text of a message are encoded as
+        plain text. The prompt is computed in chunks; the first chunks are not computed again if they are the same as in
+        the previous call, except in a split model (`stats.cached_tokens` counts their ids). `sampling` are the fields
+        of `SamplingOptions`, as in `generate`; the defaults are those of the model (`chat_sampling`). Raises GlgptError
+        for unusable messages or settings, for messages that exceed the context, and for a model without a chat
+        template.
         """
         prompt = self.chat_template.prompt(messages, tools=tools, documents=documents)
         return self.answer(prompt, tokens, stop=stop, **sampling)
@@ -487,7 +487,7 @@ class LanguageModel:
         return decoder.save(Path(path), about)
 
     def load_cache(self, path: str | Path) -> int:
-        """Fills the caches from a file of `save_cache`; a chat that begins with these tokens computes only the rest.
+        """Fills the caches from a file of `save_cache`; chats that begin with the saved tokens compute only the rest.
 
         The context grows as far as the file requires. Returns the number of tokens loaded. Raises FileError for a file
         of another model, format or device, and for a damaged file; raises GlgptError for a split model.
@@ -520,7 +520,7 @@ class LanguageModel:
     ) -> list[Generation]:
         """Continues several prompts of any lengths side by side; returns a `Generation` for each, as `generate` does.
 
-        Up to eight prompts run at once and share each read of the weights; further prompts wait until a running one
+        Up to eight prompts run at once and share each read of the weights; further prompts wait until a running prompt
         ends. Reading from one `Generation` advances all running prompts. In a split model, prompts run one after
         another. A prompt's text equals the text of `generate` with the same seed, whatever else is in the batch.
         `sampling` applies to all prompts and has the keywords of `generate` except `seed`. Without `seeds`, new seeds
@@ -643,7 +643,7 @@ class LanguageModel:
         needed = min(prompt + max(0, tokens - 1), self.max_context)  # the last token needs no position
         if needed <= self.context or not isinstance(self._decoder, Decoder):
             return
-        self.player.use()  # raises in another thread, before anything is released
+        self.player.use()  # raises, before anything is released, if called in another thread
         size = grown_context(self.config, self.device.limits, needed)
         while size > self.context < needed:
             config = self.config.with_context(size)
@@ -659,7 +659,7 @@ class LanguageModel:
                 self.context, size, config.n_positions, needed,
             )  # fmt: skip
             if self._batch:
-                self._batch.close()  # its player reads the caches that `replace` releases
+                self._batch.close()  # the batch's player reads the caches that `replace` releases
             self._decoder.replace(program, size)
             self.config = config
             if self._batch:

@@ -48,9 +48,9 @@ def generation_program(
     If `part` lacks the embedding, `prefill_N` and `decode` read the hidden states `[N, n_embd]` in the input `hidden.N`
     instead of ids. If `part` lacks the head, their output is `hidden`, the hidden states after the part's last block.
     With `part` and a context of at least eight positions, the program also has the entry `rows_8`, which runs eight ids
-    or hidden states at once to check guessed tokens. If the part has the head, the output of `rows_8` is the logits
-    after each of the eight, `[8, vocab]`, and the entry `best` writes the likeliest token of the state `logits` to
-    `token`.
+    or hidden states at once to check guessed tokens. If the part has the head, the output of `rows_8` is `[8, vocab]`,
+    the logits after each id or hidden state, and the program has the entry `best`, which writes the likeliest token of
+    the state `logits` to `token`.
     """
     rec = Recorder(limits)
     network = Network(rec, config, kernel, dtype, part=part)
@@ -238,7 +238,7 @@ def load_weights(player: Player, checkpoint: Checkpoint, progress: Progress | No
             if progress:
                 progress(done, total)
     player.play("prepare")
-    player.prepare("decode")  # outside the first token's measured time
+    player.prepare("decode")  # compiles shaders outside the first token's measured time
 
 
 def describe(program: Program) -> dict[str, Any]:

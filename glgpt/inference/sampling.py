@@ -1,7 +1,7 @@
 """Samples tokens: computes the scalars (parameters of passes) for sampling on the device, and samples on the host.
 
-The device draws tokens (`ops.sample`) among a limited number of candidates. If these do not suffice, it marks the draw
-as undecided, and `Sampler.choose` draws the token on the host, from all logits, in float64.
+The device draws tokens (`ops.sample`) among a limited number of candidates. If these do not suffice, the device marks
+the draw as undecided, and `Sampler.choose` draws the token on the host, from all logits, in float64.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def hash4(v: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
 
 
 def draw_seed(seed: int) -> int:
-    """Returns a 32-bit seed for drawing tokens, computed from all 32-bit words of `seed`, which may be larger."""
+    """Returns a 32-bit seed for drawing tokens, computed from all bits of `seed`, which may have more than 32."""
     found = 0
     while seed:
         found = (found * 0x9E3779B1 + seed) & 0xFFFFFFFF if found else seed & 0xFFFFFFFF

@@ -26,7 +26,7 @@ from glgpt.program.weight_formats import WeightFormats
 MAX_TEXTS = 16  # maximum texts in a batch
 MAX_BATCH_TOKENS = 2048  # maximum tokens in a batch of several texts: enough to fill a GPU
 MAX_SOFTWARE_BATCH_TOKENS = 512  # the same maximum for software OpenGL
-MIN_PADDED_TOKENS = 16  # texts are padded to at least this many tokens
+MIN_PADDED_TOKENS = 16  # minimum number of tokens to which texts are padded
 MAX_LOGITS_BYTES = 1 << 28  # maximum bytes of the logits of a batch of several texts
 
 
@@ -52,7 +52,7 @@ def windows_program(
 class Windows:
     """Runs texts with the weights of a player, as many at once as fill the device.
 
-    `most` limits the bytes of all textures, those of the player included; None: no limit.
+    `most` limits the total bytes of textures, including those of the player (None: no limit).
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Windows:
         losses = texts[0][1] is not None
         longest, first = max(len(ids) for ids, _ in texts), 0
         while first < len(texts):
-            player, size, tokens = self._player(len(texts), longest, losses)  # another call may have closed it
+            player, size, tokens = self._player(len(texts), longest, losses)  # other calls may have closed a player
             view = player.entry("read").outputs["losses" if losses else "logits"]
             batch = texts[first : first + size]
             ids, targets = np.zeros((tokens, size)), np.full((tokens, size), -1.0)

@@ -67,8 +67,8 @@ def batch_program(
     shared row `pos` to row `row` of the generation program's caches.
 
     If `part` (`Part`: a range of blocks) lacks the embedding, `decode_N` reads hidden states from the input `hidden.N`.
-    If it lacks the head (the final norm and the logits), `logits` is None, the output of `decode_N` is `hidden`, and
-    `take_N` is missing.
+    If `part` lacks the head (the final norm and the logits), `logits` is None, the output of `decode_N` is `hidden`,
+    and the program has no `take_N`.
     """
     rec = Recorder(limits)
     own = Network(rec, config, kernel, dtype, part=part)
@@ -250,7 +250,7 @@ class SharedCaches(ABC, Generic[M]):
 
     @property
     def player(self) -> Player:
-        """The player of the steps. Raises GlgptError before `reserve` has allocated the caches, and after `close`."""
+        """The player that runs steps. Raises GlgptError before `reserve` allocates the caches, and after `close`."""
         if self._player is None:
             raise GlgptError("no shared caches exist yet; call reserve() first")
         return self._player
@@ -395,7 +395,7 @@ class BatchDecoder(SharedCaches[Text]):
     """Decodes up to eight texts of one model at once, with the weights of the player of `decoder`.
 
     `begin` adds texts that have the same prompt, `append` decodes one token of each text given to it, and `end` removes
-    a text. Each `append` may be given any of the texts, in any order. If the rows of a text were evicted, they are
+    a text. A call of `append` may be given any of the texts, in any order. If the rows of a text were evicted, they are
     computed again from its ids.
     """
 

@@ -290,7 +290,7 @@ class Continuations:
 
 
 def watcher(tokenizer: Tokenizer | None, stop: str | Sequence[str] | None) -> Callable[[int], bool]:
-    """Returns a function that is called with each token and returns True once a stop text is complete.
+    """Returns a function to call with each token; it returns True once a stop text is complete.
 
     The function does not change the text; `generation.Generation` ends the text at the stop text.
     """

@@ -105,7 +105,7 @@ class Matcher:
         return numbers.astype(np.float32).reshape(-1, 4)
 
     def accept(self, token: int) -> None:
-        """Appends a token, which must be allowed. Ignores end tokens."""
+        """Appends a token to the text; the token must be allowed. Ignores end tokens."""
         if token in self._grammars.eos_ids:
             return
         self._allowed = None

@@ -55,7 +55,7 @@ class StepInput:
 
 
 class BatchedStage(SharedCaches[SessionCache]):
-    """Runs rows of up to `texts` texts on a stage: any rows of one text, or one row of each of several texts at once.
+    """Runs rows of up to `texts` texts on a stage: any number of rows of one text, or one row of each of several texts.
 
     The shared caches are allocated when two texts first have a row at the same time. If the shared caches would exceed
     the limit of `most` bytes of textures, the texts run one after another.
@@ -85,7 +85,7 @@ class BatchedStage(SharedCaches[SessionCache]):
 
     @property
     def shared_bytes(self) -> int:
-        """Texture memory in bytes of the shared caches, once they are allocated; 0 if they are never allocated."""
+        """Texture memory in bytes that the shared caches take once allocated; 0 if they are never allocated."""
         return 0 if self.alone else self.stage.session_bytes // self.config.context * self.height(self.rows)
 
     def caches(self) -> SessionCache:

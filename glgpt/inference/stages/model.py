@@ -243,7 +243,7 @@ def look(captures: Captures, x: Any, names: Sequence[str]) -> tuple[Floats, dict
 def _shared_context(servers: Sequence[RemoteStage], given: int | None) -> int | None:
     """Returns the context of all stages: `given`, or, if that is None, the smallest context of a server.
 
-    Returns None if `given` is None and there are no servers. Raises ArgumentError if a server has fewer positions than
+    Returns None if `given` is None and `servers` is empty. Raises ArgumentError if a server has fewer positions than
     the given context.
     """
     least = min(servers, key=lambda server: server.context, default=None)

@@ -53,7 +53,7 @@ class Local:
         return len(self._answers)
 
     def submit(self, pos: int, x: Rows, ask: Ask | None) -> None:
-        """Runs rows from `pos` on at once; `take` returns the answer."""
+        """Runs rows from `pos` on immediately; `take` returns the answer."""
         start = time.perf_counter()
         answer = self.stage.answer(pos, x, ask)
         answer.ms = 1000 * (time.perf_counter() - start)
@@ -182,7 +182,7 @@ class Pipeline:
         self.held = min(self.held, len(ids) - 1)
         start = self.held
         chunks = [(start + c.start, c.valid) for c in plan(len(ids) - start, self.context - start, self.sizes)]
-        if ask.guesses and len(chunks) > 1:  # earlier rows were lost: feed all rows without guesses
+        if ask.guesses and len(chunks) > 1:  # earlier rows were lost: feeds them again, without guesses
             ask = ask.model_copy(update={"guesses": ()})
         # By stage: (position, request) of the chunks that the stage has not answered yet.
         under: list[deque[tuple[int, Ask | None]]] = [deque() for _ in self.stages]

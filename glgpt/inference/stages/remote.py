@@ -86,7 +86,7 @@ class RemoteStage:
 
     def look(self, x: Rows, names: tuple[str, ...]) -> tuple[Floats, dict[str, Floats]]:
         """Returns hidden states (with the head: logits) of all rows, and the named activations in natural shapes."""
-        if self.pending:  # answers left by an interrupted text
+        if self.pending:  # answers to an interrupted generation
             self.abandon()
         for _ in range(MAX_REPLAYS):
             self.connection.look(len(x), names, self._bytes(x))
