@@ -23,7 +23,7 @@ const INTERFACE = {
 /** Returns a rule that refuses imports that match `regex`. */
 const noImports = (regex, message, ...more) => ["error", { patterns: [{ regex, message }, ...more] }];
 
-/** Returns the rules of a folder without DOM. Its imports must not match the regular expression `forbidden`. */
+/** Returns the rules of a folder that must not use the DOM or import paths that match the regex `forbidden`. */
 function folderRules(folder, forbidden, message) {
   return {
     files: [`src/${folder}/**`],
@@ -37,7 +37,7 @@ function folderRules(folder, forbidden, message) {
   };
 }
 
-/** Returns the rule of files of app/. Their imports must not match the regular expression `forbidden`. */
+/** Returns the rule for `files` of app/: they must not import paths that match the regular expression `forbidden`. */
 const appRules = (files, forbidden, message) => ({
   files: [`src/app/${files}`],
   rules: { "no-restricted-imports": noImports(forbidden, message) },
@@ -50,9 +50,10 @@ export default tseslint.config(
     languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
     linterOptions: { reportUnusedDisableDirectives: "error" },
     rules: {
-      "@typescript-eslint/no-non-null-assertion": "off", // tsc types every index as possibly undefined
+      "@typescript-eslint/no-non-null-assertion": "off", // tsc types `list[i]` as possibly undefined
       "max-params": ["error", 8],
-      "max-len": ["error", { code: 120, ignoreUrls: true, ignoreRegExpLiterals: true }], // prettier splits no strings
+      // Prettier does not wrap long strings and comments.
+      "max-len": ["error", { code: 120, ignoreUrls: true, ignoreRegExpLiterals: true }],
       "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
       "@typescript-eslint/no-meaningless-void-operator": "off", // `void signal.value` subscribes to a signal
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
@@ -107,14 +108,15 @@ export default tseslint.config(
     "features/*/**",
     "^\\.\\./(?!\\.\\./)[^/]+/(?!store$)|" +
       "^\\.\\./\\.\\./(?!drawing/|stores/|ui/|\\.\\./(api$|document$|runtime/|training/))",
-    "A feature may import only the store and the index of another one, and of the other folders drawing/, stores/, ui/, " +
-      "api.ts, document.ts, runtime/ and training/.",
+    "A feature may import store.ts and index.ts of other features. Outside of features/, it may import only " +
+      "drawing/, stores/, ui/, api.ts, document.ts, runtime/ and training/.",
   ),
-  appRules("features/*", "^\\.\\./(?!stores/)", "The list of features may import only features and stores/."),
+  appRules("features/*", "^\\.\\./(?!stores/)", "features/index.ts may import only features and stores/."),
   appRules(
     "*",
     "^\\./features/|^\\.\\./(?!api$|document$|runtime/)",
-    "The frame may import only the list of features, the other folders of app/, api.ts, document.ts and runtime/.",
+    "Files directly in app/ may import only features/index.ts, the other folders of app/, api.ts, document.ts and " +
+      "runtime/.",
   ),
   {
     files: ["src/*.ts"],

@@ -13,7 +13,7 @@ function className(name: string, file: string): string {
 
 const css: UserConfig["css"] = { modules: { localsConvention: "camelCaseOnly", generateScopedName: className } };
 
-/** Leaves descriptions out of the schemas, because descriptions check nothing. */
+/** Removes the descriptions from the JSON schemas, because checking a document does not use them. */
 const schemas: Plugin = {
   name: "schemas",
   enforce: "pre",
@@ -25,15 +25,15 @@ const schemas: Plugin = {
   },
 };
 
-/** Leaves the checks of formats, such as dates, out of the library that checks documents: no schema names a format. */
+/** Removes the checks of string formats, such as dates, from the JSON schema library: the schemas use no formats. */
 const formats: Plugin = {
   name: "formats",
   enforce: "pre",
   load: (id) => (/@cfworker\/json-schema\/.*\/format\.js$/.test(id) ? "export const format = {};" : null),
 };
 
-// Builds the page with relative addresses, so that it works under any path, and with one script and one style sheet,
-// which `glgpt export --single-file` puts into the page.
+// Builds the page. Its addresses are relative, so that it works under any path. It has one script and one style sheet,
+// which `glgpt export --single-file` inserts into index.html.
 const page: UserConfig & { test: object } = {
   base: "./",
   css,
@@ -53,7 +53,8 @@ const embed: UserConfig = {
     outDir: "dist/embed",
     minify: "oxc",
     lib: { entry: "src/embed.ts", formats: ["es"], fileName: () => "glgpt.js" },
-    rolldownOptions: { output: { chunkFileNames: "assets/glgpt-[hash].js" } }, // rarely used code, such as training
+    // Chunks hold rarely used code, such as training.
+    rolldownOptions: { output: { chunkFileNames: "assets/glgpt-[hash].js" } },
   },
 };
 

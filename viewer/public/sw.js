@@ -1,7 +1,7 @@
-// Service worker: caches one complete version of the page for offline visits. Weights and other verified files are
-// cached by the page's own code.
-const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`; // holds the id of the complete version
-// The files of that version are in the cache `${CACHE} ${id}`.
+// Service worker: caches one complete version of the page's HTML, manifest, scripts and styles for offline visits. The
+// page's own code caches weights and other files.
+// The cache `CACHE` holds the id of the complete version. The cache `${CACHE} ${id}` holds the files of that version.
+const CACHE = `glgpt shell ${new URL(self.registration.scope).pathname}`;
 let keeping = Promise.resolve();
 
 self.addEventListener("install", () => self.skipWaiting());
@@ -11,7 +11,8 @@ self.addEventListener("fetch", (event) => {
   const name = request.method === "GET" ? fileOf(request.url) : null;
   if (name !== null) event.respondWith(answer(request, name));
 });
-// A page that has loaded completely asks the worker to cache the page's version. The answer is true if it is cached.
+// A page that has loaded completely asks the worker to cache the page's version. The worker answers true once the
+// version is cached, false if caching failed.
 self.addEventListener("message", (event) => {
   const { id, urls } = event.data;
   keeping = keeping.then(() => keep(id, urls)).catch(() => false);
@@ -47,7 +48,7 @@ async function fetched(request) {
   const response = await fetch(request);
   if (!response.ok) return response;
   const headers = new Headers(response.headers); // including the security policies
-  headers.delete("Content-Encoding"); // the body is decoded
+  headers.delete("Content-Encoding"); // the blob below is already decoded
   headers.delete("Content-Length");
   return new Response(await response.blob(), { headers });
 }

@@ -85,7 +85,7 @@ export class Glgpt {
   private last: number[] = [];
   private readonly queue = new Queue(); // runs one call at a time, because all calls share one set of caches
   private disposed = false;
-  private readonly ending = new AbortController(); // its signal aborts the manifest's request, or closes the loader
+  private readonly ending = new AbortController(); // aborts the request for the manifest; later, closes the loader
   private unfollow: () => void = () => {};
 
   /** @internal Called by the page, and by `open` of the embed module. */
@@ -96,7 +96,7 @@ export class Glgpt {
   ) {
     if (!("load" in code)) this.begin(code);
     this.ready = this.open(source, options);
-    this.ready.catch(() => {}); // callers that await it receive the error
+    this.ready.catch(() => {}); // callers that await `ready` receive the error
   }
 
   /** @internal The progress of loading, which changes until the model can be used. */
@@ -108,8 +108,8 @@ export class Glgpt {
   readonly contextLost = computed(() => this.device.value?.contextLost.value ?? false);
 
   /**
-   * @internal A generation that the export recorded, available before the model; null: not loaded yet, or the page has
-   * none.
+   * @internal The generation that `glgpt export` recorded, which can be shown before the model is loaded. null: it is
+   * not loaded yet, or the page has none.
    */
   get recorded(): ReadonlySignal<{ document: Recorded; manifest: Manifest } | null> {
     return this.found;
@@ -173,7 +173,7 @@ export class Glgpt {
     this.disposed = true;
     this.unfollow();
     const { value: device } = this.device;
-    if (device?.lost) this.ending.abort(disposedOf()); // a training cannot be saved either
+    if (device?.lost) this.ending.abort(disposedOf()); // without a context, the training cannot be saved: end at once
     device?.abandon(disposedOf());
     await this.trains.value?.close();
     this.ending.abort(disposedOf()); // also ends calls that wait until a lost context is restored
@@ -194,7 +194,7 @@ export class Glgpt {
   private async open(source: Source | Opened, options: ModelOptions): Promise<void> {
     const opened = "loader" in source ? source : null;
     const loading = "loader" in source ? Promise.resolve(source.loader) : loaderOf(source, this.ending);
-    loading.catch(() => {}); // awaited below, unless the browser has no WebGL2
+    loading.catch(() => {}); // if `new Device` throws, for example without WebGL2, `loading` is never awaited
     const device = (this.device.value = new Device(HOST));
     try {
       this.own = await this.load(device, await loading, options, opened);
@@ -222,8 +222,7 @@ export class Glgpt {
     signal.addEventListener("abort", () => loader.close(signal.reason), { once: true });
     const follow = () => void (this.loading.value = { ...loader.progress.value, ...device.compiling.value });
     const unfollow = effect(follow);
-    // The recorded generation is requested first, because requests for weights would delay it. Large weights are
-    // fetched later in any case.
+    // The recorded generation is requested first, because requests for weights would delay it.
     const shown = this.show(loader);
     const model = Model.load(device, loader, options, opened, shown).finally(unfollow);
     try {
@@ -252,7 +251,7 @@ export class Glgpt {
    */
   async warmUp(): Promise<void> {
     await this.usable();
-    const { signal } = this.ending; // the queue has no part of this work, so `dispose` does not wait for it
+    const { signal } = this.ending; // `dispose` waits only for the queue, and most of this work runs outside of it
     await unlessAborted(this.warming.now(), signal, () => Promise.reject(signal.reason as Error));
   }
 
@@ -349,7 +348,7 @@ export class Glgpt {
     return this.write(() => Promise.resolve(options), options.signal, options.seed);
   }
 
-  /** @internal Generates a text. Calls `prepare` for the options after earlier calls, which may replace the model. */
+  /** @internal Generates a text. Calls `prepare` for the options when earlier calls, which may switch models, end. */
   async write(prepare: () => Promise<GenerateOptions>, signal?: AbortSignal, seed = 0): Promise<Generated> {
     await this.usable();
     const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };
@@ -408,8 +407,8 @@ export class Glgpt {
 
   /**
    * Returns the token ids of messages up to where the answer begins, and the number of oldest messages left out: at
-   * least `dropped`. Leaves out more if the answer would have space for fewer than `tokens` tokens, and for less than a
-   * quarter of the context. The last turn is never left out.
+   * least `dropped`. Leaves out more messages if the answer would otherwise have space neither for `tokens` tokens nor
+   * for a quarter of the context. The last turn is never left out.
    */
   async chatPrompt(messages: readonly ChatMessage[], tokens = CHAT_TOKENS, dropped = 0): Promise<Fitted> {
     await this.usable();
@@ -520,8 +519,8 @@ export class Glgpt {
 
   /**
    * Joins a federation by an invitation link and trains with it. Resolves when the federation's rounds are done or the
-   * page has left it. `text` is the user's own text, which does not leave this page; without it, the session's text is
-   * used.
+   * page has left it. `text` is the user's own text, which does not leave this page. Without `text`, the page trains
+   * with the text of the federation.
    */
   async federate(options: FederateOptions): Promise<void> {
     await (await this.trainingCalls()).federate(options);

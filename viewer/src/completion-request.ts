@@ -47,7 +47,7 @@ export interface ChatCompletionRequest {
     | { type: "text" | "json_object" }
     | { type: "json_schema"; json_schema: { name?: string; schema: object | boolean; strict?: boolean | null } }
     | null;
-  /** A JSON schema, as in vLLM. */
+  /** A JSON schema that the answer must match, as in vLLM. */
   guided_json?: object | string | null;
   /** A regular expression that the whole answer must match, as in vLLM. */
   guided_regex?: string | null;
@@ -55,9 +55,9 @@ export interface ChatCompletionRequest {
   guided_choice?: readonly string[] | null;
   /** Functions that the answer may call. If the chat template cannot describe them, a system message does. */
   tools?: readonly Tool[] | null;
-  /** `auto` by default; `required`, or a function, constrains the answer to a call. */
+  /** Default: `auto`. `required` constrains the answer to calls, and a named function to a call of this function. */
   tool_choice?: ToolChoice | null;
-  /** False: one call at most. */
+  /** False: the answer makes at most one call. */
   parallel_tool_calls?: boolean | null;
   /** Has no effect: a page has one model. */
   model?: string | null;
@@ -151,15 +151,16 @@ export function check(request: ChatCompletionRequest): void {
   if (top && !logprobs) throw new CompletionError("top_logprobs needs logprobs: true.", "top_logprobs");
 }
 
-/** A constraint, and the field that holds it. */
+/** A constraint, and the field of the request that gives it. */
 export interface Constrained {
   field: string;
   constraint: Constraint;
 }
 
 /**
- * Returns the constraint of a request or of its forced call; null: none. `key` is the name under which the
- * model writes a call's arguments. Throws CompletionError if there are several constraints, or if a schema is missing.
+ * Returns the constraint that a request gives, or the schema of calls if `tool_choice` forces a call. null: none.
+ * `key` is the name under which the model writes a call's arguments. Throws CompletionError if there are several
+ * constraints, or if a schema is missing.
  */
 export function constraintOf(request: ChatCompletionRequest, tools: Tools | null, key: string): Constrained | null {
   const own = givenConstraint(request);
@@ -207,7 +208,7 @@ export function sampling(
   return {
     ...recommended,
     ...checked("temperature", { temperature: temperature ?? recommended.temperature }),
-    ...(top_p === 0 ? { temperature: 0 } : {}), // leaves the likeliest token only, so it is greedy decoding
+    ...(top_p === 0 ? { temperature: 0 } : {}), // top_p 0 leaves only the likeliest token: greedy decoding
     ...checked("top_p", { topP: top_p == null ? recommended.topP : top_p || null }),
     ...checked("logit_bias", { logitBias: logit_bias ?? null }),
     ...checked("seed", { seed: seed ?? Math.floor(Math.random() * 2 ** 32) }),

@@ -87,7 +87,7 @@ export interface ChatCompletionChunk extends Shared<"chat.completion.chunk"> {
 
 /**
  * Finds stop texts in a text that arrives in pieces. Holds back the end of the text if a stop text may begin there, so
- * that the result does not depend on the pieces.
+ * that a stop text is also found if two pieces hold it together.
  */
 export class StopTexts {
   found = false;
@@ -231,7 +231,7 @@ export class Completions {
     });
     done.catch(() => {}); // awaited below, unless the caller leaves the iteration
     try {
-      if (state.running && !arrived.length) await next(); // after the first piece, it is certain which model answers
+      if (state.running && !arrived.length) await next(); // until the first piece, another model may be selected
       if (!arrived.length) await done; // rejects before the first chunk if the request is refused
       const about = { ...asked, model: prepared.encoded.model.manifest.model };
       const chunk = (

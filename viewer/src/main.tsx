@@ -1,5 +1,5 @@
 import "./app/ui/base.css";
-import "./app/ui/shared.module.css"; // before the styles of the components, which override these styles
+import "./app/ui/shared.module.css"; // must precede the components' styles, which override the shared ones
 import { render } from "preact";
 import { Glgpt } from "./api";
 import { EmbeddedSource, exportId, playerFile } from "./document";
@@ -35,7 +35,7 @@ function launch(glgpt: Glgpt): Glgpt {
   return glgpt;
 }
 
-/** Reloads the page if a new export replaced this one while the page loaded, at most once a minute. */
+/** Reloads the page if a new export replaced the page's files while it loaded, at most once a minute. */
 function reloadOnce(error: unknown): void {
   if (!(error instanceof Replaced)) return;
   if (Date.now() - Number(tabStorage.read(RELOADED) ?? 0) < 60_000) return;
@@ -67,6 +67,6 @@ async function keepVersion(glgpt: Glgpt): Promise<void> {
 render(testing ? <SelfTest /> : <App />, document.getElementById("app")!);
 addEventListener("popstate", (event) => {
   if (selftest.isAsked === testing) return;
-  event.stopImmediatePropagation(); // the model's page would replace the address with its own
+  event.stopImmediatePropagation(); // the listener of start.ts would overwrite the address with the view's settings
   location.reload();
 });

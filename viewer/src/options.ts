@@ -94,7 +94,7 @@ export interface ContinuationsOptions extends Omit<
 > {
   /** Called with all texts after each token. The array holds the same objects each time. */
   onTexts?: (texts: readonly Continuation[]) => void;
-  /** Called with the progress of compiling shaders, which the first call does. */
+  /** Called while the first call compiles its shaders, with the numbers of compiled and of all shaders. */
   onCompiled?: (compiled: number, shaders: number) => void;
 }
 

@@ -38,9 +38,9 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
   const start = performance.now();
   let [first, last] = [start, start]; // times of the first and the last token
   const write = async () => {
-    if (model.stale) await model.recover(signal); // `generator.generate` itself recovers from later losses
+    if (model.stale) await model.recover(signal); // `generator.generate` recovers from a context lost later
     model.follow();
-    // `ids` is not empty if a lost context interrupted an earlier attempt
+    // If a lost context interrupted an earlier attempt, `ids` holds the tokens of that attempt.
     const rest = {
       sampling,
       eos,
@@ -131,7 +131,7 @@ export async function writeTexts(writer: Writer, options: ContinuationsOptions):
   return texts;
 }
 
-/** Runs `work`. If the object is disposed of while it runs, an error of `work` only ends the text. */
+/** Runs `work`. Ignores its error if the scriptable object was disposed of while `work` ran. */
 async function untilDisposed(writer: Writer, work: () => Promise<void>): Promise<void> {
   try {
     await work();
@@ -140,7 +140,7 @@ async function untilDisposed(writer: Writer, work: () => Promise<void>): Promise
   }
 }
 
-/** Adds the statistics of a part of a text. */
+/** Adds the counts of a part of a text to the counts of the whole text. */
 function add(all: SpeculationStats, part: SpeculationStats): void {
   for (const name of ["checkedSteps", "guessedTokens", "acceptedTokens"] as const) all[name] += part[name];
 }

@@ -8,7 +8,7 @@ import { ContextLost } from "./runtime/gl/device";
 import { sleep, type Queue } from "./runtime/gl/wait";
 
 const REST = 2000; // ms without a call after which a page warms up
-const ATTEMPTS = 20; // maximum attempts to warm up; a call ends the measurement of an attempt
+const ATTEMPTS = 20; // maximum attempts to warm up; an attempt stops measuring when the API is called
 
 export class WarmUp {
   constructor(

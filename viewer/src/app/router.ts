@@ -13,7 +13,7 @@ const KNOWN = new Set(["view", ...ALL.map(({ key }) => key)]);
 /** Returns the view that is shown. */
 export const currentView = (): View => VIEWS.find(({ name }) => name === route.view.value) ?? FIRST;
 
-/** Applies the address; for an entry of this page's history (`history`), applies only the view and its selection. */
+/** Applies the address. If `history` (an entry of this page's history), applies only the view and what it selects. */
 export function readAddress(history = false): void {
   const link = route.read();
   batch(() => {

@@ -234,7 +234,8 @@ function CopyLink() {
       await navigator.clipboard.writeText(location.href);
       said.value = "Copied";
     } catch {
-      said.value = "Copy the address from the address bar"; // the browser forbids it, or plain http has no clipboard
+      // The browser forbids writing to the clipboard, or offers no clipboard over plain http.
+      said.value = "Copy the address from the address bar";
     }
     setTimeout(() => (said.value = ""), 2000);
   };
@@ -269,9 +270,9 @@ function waitingFor({ done, total, compiled, shaders }: Progress): { what: strin
 }
 
 /**
- * Shows the main part of the page until the model can run. If the page has a recorded generation, this is the view's
- * `recorded` or `coming` component, or grey shapes if the view has neither; the header shows the progress. Otherwise,
- * shows the progress and grey shapes.
+ * Shows the main part of the page until the model can run. If the page has a recorded generation, shows the view's
+ * `recorded` or `coming` component, or grey shapes if the view has neither component; the header then shows the
+ * progress. If the page has none, shows the progress and grey shapes.
  */
 function Coming({ view }: { view: View }) {
   const Shown = generation.recorded.value && (view.recorded ?? view.coming);

@@ -56,7 +56,7 @@ function begin(): void {
   void interventions.begin();
 }
 
-/** Returns a function that is true for a view that the model has. */
+/** Returns a function that returns true for the views that the model has. */
 const availableFor =
   (manifest: Manifest) =>
   ({ available }: View) =>
