@@ -16,7 +16,7 @@ import type { Uploaded } from "../../runtime/engine/uploaded";
 const EDGE = 1100; // maximum width and height of a grid in pixels
 const SAMPLED = 6; // queries sampled to measure how sharp a head is
 const ASKED = 32 << 20; // bytes of scores or weights per request to a server; twice as many are cached
-const SPARE = 1.2; // a growing grid has space for this many times its tokens, so that it is not redrawn for each token
+const SPARE = 1.2; // while a text grows, its grid has space for this many times its tokens, to be redrawn less often
 
 /** The values that a head's picture shows: weights after softmax, masked scores, or the raw scores of all pairs. */
 export const KINDS = ["pattern", "scores", "raw"] as const;
@@ -55,7 +55,7 @@ export class Attention {
     this.preparedFor = player;
   }
 
-  /** True if the entries can be played. An intervention replaces the player; the new player must prepare them first. */
+  /** True if the entries can be played. An intervention replaces the player, which must then prepare the entries. */
   get ready(): boolean {
     return this.preparedFor === this.model.player;
   }
@@ -166,8 +166,8 @@ export class Attention {
   }
 
   /**
-   * Draws the grid of all layers and heads for `total` tokens; draws only the rows of new tokens. While the text is
-   * `growing`, the grid has space for more tokens, and the layers on the server are omitted.
+   * Draws the grid of all layers and heads for `total` tokens. Rows that the grid already shows are not drawn again.
+   * While the text is `growing`, the grid has space for more tokens, and the layers on the server are omitted.
    */
   drawGrid(target: HTMLCanvasElement, total: number, kind: Kind, growing: boolean): Grid {
     const { n_head, n_positions } = this.model.manifest.config;
@@ -206,7 +206,7 @@ export class Attention {
     return this.read("attention", layer, t, kind);
   }
 
-  /** Returns, per head, the raw scores of queries 0 to `s` with key `s`. The causal mask hides all but the last one. */
+  /** Returns, per head, the raw scores of queries 0 to `s` with key `s`. The model uses only that of query `s`. */
   ahead(layer: number, s: number): Promise<Float32Array[]> {
     return this.read("ahead", layer, s, "raw");
   }

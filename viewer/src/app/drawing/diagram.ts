@@ -19,13 +19,16 @@ const EVERY = 5; // with more blocks, every fifth block is labelled
 const LABELS = 176; // pixels of the column with the rows' labels, between the embedding and the first block
 const MIN_WIDTH = 700; // a narrower diagram has no labels
 const WIDE = 70; // minimum pixels of a column at which the gaps are wide enough for all lines
-const GAPS: readonly [number, number] = [18, 5]; // pixels between wide and between narrow columns
+const GAPS: readonly [number, number] = [18, 5]; // pixels between two wide columns; between two narrow columns
 const BYPASS = 5; // pixels from a column to the line that bypasses its MLP
 const HEAD = 4; // pixels of an arrowhead
 const IN_GROUP = 1; // pixels above and below a row within a group
 const AT_END = 3; // pixels above the first and below the last row of a group
 
-/** Returns the role of a stage. `adds`: the part of the block whose output is added to the stream at this stage. */
+/**
+ * Returns the role of a stage, which shows an activation of this `kind`. `adds`: the part of the block whose last stage
+ * this is; null: none.
+ */
 export function roleOf({ adds }: Pick<Stage, "adds">, kind: Activation["kind"] | undefined): Role {
   if (kind === "cache" || kind === "scores" || kind === "heads") return "attention";
   return adds ? "mlp" : "stream";
@@ -83,7 +86,7 @@ export class Layout {
     return this.unit >= WIDE;
   }
 
-  /** Returns the left edge of a column in pixels, for columns that are `unit` pixels apart (default: the diagram's). */
+  /** Returns the left edge of a column in pixels. `unit`: pixels from one column to the next. */
   left(column: number, unit = this.unit): number {
     return column * unit + (column ? Math.round(this.labels * unit) : 0);
   }
@@ -123,7 +126,7 @@ export function wiresOf(layout: Layout, height: number, roles: readonly Role[]):
       lines.push(`M${right} ${y(last)}H${next - 1}`);
       if (wide) rightwards(next, y(last));
     } else {
-      const from = column ? y(last) : height - 1; // below the labels
+      const from = column ? y(last) : height - 1; // the line from the embedding is below the rows' labels
       lines.push(`M${right} ${from}H${riser}V${y(0)}H${next - 1}`);
       if (wide) rightwards(next, y(0));
       if (first < last && wide) {

@@ -18,7 +18,7 @@ export interface Grid {
   heads: number;
 }
 
-/** Consecutive rows (columns if transposed) of a layer's scores or weights, from `start` on, in an entry's texture. */
+/** `valid` rows (columns if transposed) of a layer's scores or weights, from `start` on, in an entry's texture. */
 export interface Slab {
   texture: WebGLTexture;
   view: View;
@@ -26,7 +26,7 @@ export interface Slab {
   valid: number;
   /** True for scores, false for probabilities. */
   scores: boolean;
-  /** True if rows are keys and columns are queries: the half above the diagonal. */
+  /** True if rows are keys and columns are queries, as for the scores above the diagonal. */
   transposed: boolean;
 }
 
@@ -245,8 +245,8 @@ export class Painter {
   }
 
   /**
-   * Draws `rows` x `cols` values of a texture into a cell of the strip, folded into `fold` columns (0: not folded). If
-   * `measure`, first estimates the range of the values.
+   * Draws `rows` x `cols` values of a texture into a cell of the strip. `fold`: the number of columns into which the
+   * values are rearranged in reading order; 0: they are not. If `measure`, first estimates the range of the values.
    */
   cell(
     size: readonly [number, number],
@@ -293,8 +293,8 @@ export class Painter {
   }
 
   /**
-   * Resizes the drawing canvas before the first picture. Sets width and height in separate tasks, because each waits
-   * for the driver: setting both in one task would block the page for longer.
+   * Resizes the drawing canvas before the first picture. Each change of its width or height waits for the driver. Both
+   * are therefore set in separate tasks: setting both in one task would block the page for longer.
    */
   async resizeAhead(width: number, height: number): Promise<void> {
     const { canvas } = this.device;

@@ -1,7 +1,7 @@
 // Colour palettes for values: one palette with a hue for each sign, in which zero is transparent, and palettes that
 // interpolate eight colours.
 
-/** Colours above and below zero (red, green, blue; 0 to 255). Shaders draw smaller values more transparently. */
+/** Colours of values above and below zero (red, green, blue; 0 to 255). The closer to zero, the more transparent. */
 export const BLUE = [51, 120, 245];
 export const ORANGE = [237, 115, 33];
 

@@ -6,8 +6,8 @@ import type { Format } from "../../runtime/engine/formats";
 import type { Dtype, Integers } from "../../runtime/gl/program";
 import { SCORE_SCALE, WEIGHT_EXPONENT } from "./scale";
 
-// Positive values have one hue and negative values another. Smaller values are more transparent, so that the page's
-// light or dark background shows through.
+// Positive values have one hue and negative values another. Values closer to zero are more transparent, so that the
+// page's light or dark background shows through.
 const SIGNED = `
 vec4 paint(float v) {
   float a = clamp(abs(v), 0.0, 1.0);
@@ -23,10 +23,10 @@ export const ATTENTION = `${COMMON}${SIGNED}
 out vec4 color;
 uniform FLOAT_SAMPLER u_x;
 uniform ivec4 u_cell;  // pixels of a cell, pixels from one cell to the next, tokens across a cell, heads
-uniform ivec4 u_rows;  // first row, rows, rows of a tile, head (-1: all side by side, -2: their mean)
+uniform ivec4 u_rows;  // first token, tokens, texture rows of a tile, head (-1: all side by side, -2: their mean)
 uniform ivec2 u_origin;
 uniform bool u_scores;
-uniform bool u_transposed; // rows are keys: the half above the diagonal
+uniform bool u_transposed; // true: rows are keys, as for the scores above the diagonal
 float of_head(int row, int column, int head) {
   row = (row - u_rows.x) * u_cell.w + head;
   return TO_FLOAT(texelFetch(u_x, ivec3(column / 4, row % u_rows.z, row / u_rows.z), 0))[column % 4];
@@ -129,7 +129,7 @@ uniform bool u_auto;
 uniform bool u_signed;
 uniform vec2 u_range;
 uniform vec3 u_palette[8];
-uniform ivec4 u_place; // origin of the picture, its texel in u_reach, columns that values are folded into (0: none)
+uniform ivec4 u_place; // origin of the picture, its texel in u_reach, columns that values are folded into (0: no fold)
 void main() {
   ivec2 p = ivec2(gl_FragCoord.xy) - u_place.xy;
   p.y = u_size.w - 1 - p.y;

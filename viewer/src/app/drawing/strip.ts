@@ -1,5 +1,5 @@
-// The strip is the picture in the machine, the page's diagram of the model. Each cell of the strip shows the output of
-// one pass, called a stage. Lists the stages, places their cells, and draws them while the passes are played.
+// Draws the strip: the picture in the machine, which is the page's diagram of the model. Each cell of the strip shows
+// the output of one pass; such a pass is called a stage. The cells are drawn while the passes are played.
 
 import { memoryView } from "../../runtime/engine/field";
 import type { Watcher } from "../../runtime/engine/kv-cache";
@@ -26,7 +26,7 @@ export interface Stage {
   line: number;
   texture: string;
   view: View;
-  /** The part of the block, such as `h.3.attn`, whose output is added to the stream at this stage; null: none. */
+  /** The part of the block, such as `h.3.attn`, whose last stage this is: its output is added next. null: none. */
   part: string | null;
   /** The dimension with an index for each position of the context; only the text's positions are drawn. null: none. */
   tokens: "rows" | "cols" | null;
@@ -54,8 +54,8 @@ export function stages(model: Model, entry: Entry): Stage[] {
   for (let block = 0; block < n_layer; block++) {
     const passes = names.stages.map(({ shows }) => passOf(names.inBlock(block, shows[0]!)));
     names.stages.forEach(({ title, shows, adds }, line) => {
-      // On GPUs that blend, no pass computes the hidden layer of the MLP: the pass before the next stage computes the
-      // products from which that stage computes it.
+      // On GPUs that blend, no pass computes the hidden layer of the MLP. The pass before the next stage computes
+      // products, and the next stage applies the activation function to them when it reads them.
       const before = (passes[line + 1] ?? 0) - 1;
       const products = passes.includes(before) ? -1 : before;
       add(names.inBlock(block, shows[0]!), title, 1 + block, line, adds && names.inBlock(block, adds), products);

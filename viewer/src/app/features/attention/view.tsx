@@ -333,7 +333,7 @@ function GridCanvas({ total }: { total: number }) {
   );
 }
 
-/** Shows the enlarged head with token labels at the left and the top. A running generation does not change the view. */
+/** Shows the enlarged head with token labels at the left and the top. During a generation, keeps the previous text. */
 function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: number | null; pointed: number | null }) {
   const { layer, head, kind } = selection;
   const canvas = useRef<HTMLCanvasElement>(null);

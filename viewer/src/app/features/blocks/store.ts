@@ -27,7 +27,7 @@ class BlocksStore {
     return `${engine().model.id} ${interventions.applied.value}${ids.slice(0, token + 1).join()}`;
   }
 
-  /** Returns a token's column; undefined: not computed yet. Reading it subscribes to changes. */
+  /** Returns a token's column; undefined: not computed yet. Subscribes the caller to changes of all columns. */
   column(ids: readonly number[], token: number): Block[] | undefined {
     return this.known.value.get(this.key(ids, token));
   }

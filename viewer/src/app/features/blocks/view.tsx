@@ -40,7 +40,7 @@ function BlocksView() {
   if (!busy || !kept.current.length) kept.current = generation.read.value;
   const tokens = kept.current;
   const total = tokens.length;
-  // The position after the last column's token. Null: the columns end with the text, also after the text has grown.
+  // The position after the last column's token. Null: the last column is the text's last token, even if the text grows.
   const end = useSignal<number | null>(null);
   const chosen = useSignal<[number, number] | null>(null); // a cell: (token, row); row 0 is the embedding
   const show = useSignal<Show>("token");

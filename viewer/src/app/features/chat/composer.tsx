@@ -70,7 +70,7 @@ export function Composer() {
   const send = () => void chat.send(chat.draft.value);
   const stop = () => {
     void chat.stop();
-    focusMessage(); // the button becomes that of Send, which is disabled and would lose the focus
+    focusMessage(); // the focused Stop button becomes the Send button, which is disabled and cannot keep the focus
   };
   return (
     <form

@@ -9,7 +9,7 @@ import { tabStorage } from "../../../runtime/io/storage";
 
 export interface Conversation {
   id: string;
-  /** The first line of the user's first message, shortened; if a file has none, the file's name. "": no messages. */
+  /** The first line of the user's first message, shortened. "": no messages. If an opened file has none, its name. */
   title: string;
   /** The text of the system message; "": none. */
   system: string;
@@ -87,7 +87,7 @@ export class Conversations {
     return found;
   }
 
-  /** Adds conversations to `all`, and removes the conversation with the id `replaced`. */
+  /** Replaces the conversation with the id `replaced` in `all` by the conversations in `found`, if any. */
   private list(found: readonly Conversation[], replaced?: string): void {
     const others = this.all.value.filter(({ id }) => id !== replaced);
     this.all.value = [...found, ...others].sort((a, b) => b.changed - a.changed);

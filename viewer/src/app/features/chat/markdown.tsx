@@ -21,7 +21,7 @@ function blocks(tokens: readonly Token[]): ComponentChildren {
 function Block({ token }: { token: Token }) {
   switch (token.type) {
     case "space":
-    case "checkbox": // List shows it
+    case "checkbox": // shown by `List`
       return null;
     case "paragraph":
       return <p>{inline(token.tokens)}</p>;
@@ -121,7 +121,7 @@ function Inline({ token }: { token: Token }) {
     case "codespan":
       return <code>{(token as Tokens.Codespan).text}</code>;
     case "checkbox":
-      return null; // List shows it
+      return null; // shown by `List`
     case "br":
       return <br />;
     case "link": {

@@ -11,7 +11,7 @@ export function savedText(model: string, messages: readonly ChatMessage[]): stri
   return `${JSON.stringify({ version: VERSION, model, messages }, null, 1)}\n`;
 }
 
-/** Returns the messages in a file. Rejects with PageError, naming the file, unless it is a saved conversation. */
+/** Returns the messages in a saved conversation. Rejects with PageError, which names the file, for other files. */
 export async function readSaved(file: File): Promise<ChatMessage[]> {
   const fail = (why: string) => new PageError(`${file.name}: ${why} Nothing was changed.`);
   const form = "it is not a saved conversation; choose a JSON file from Save or from glgpt chat’s /save.";

@@ -17,7 +17,7 @@ import { savedText } from "./saved";
 import { chat } from "./store";
 import style from "./style.module.css";
 
-/** Scrolls to the content of details that were opened on a phone, where the composer would cover the content. */
+/** Scrolls to the content of a `<details>` element when it is opened on a phone: the composer would cover it. */
 function reveal({ currentTarget: details }: TargetedEvent<HTMLDetailsElement>): void {
   if (details.open && !isWide()) details.scrollIntoView({ block: "nearest" });
 }

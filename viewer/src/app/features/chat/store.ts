@@ -40,7 +40,7 @@ class ChatStore {
   readonly answering = signal(false);
   /** True if answers are shown as tokens. */
   readonly asTokens = signal(false);
-  /** The answer that the text of the other views ends with: the latest answer, or one that was opened. */
+  /** The answer at the end of the text that the other views show: the latest answer, or one that was opened. */
   private readonly answer = signal<Answer | null>(null);
   private prompt: number[] = []; // token ids: the prompt of `answer`
   private opened = 0; // number of conversations that were opened
@@ -48,10 +48,10 @@ class ChatStore {
   private readonly saves = new Queue();
   /** The id of a conversation that another tab changed while a message of it was edited here; null: none. */
   private missed: string | null = null;
-  /** By the index of a message: the tokens of an earlier answer and its prompt; `from`: the answer's first position. */
+  /** By the index of an earlier answer: the tokens of its prompt and of the answer, which begins at `from`. */
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>();
 
-  /** The tokens of the answer that ends the text, and the position of the first; null if no answer ends the text. */
+  /** The tokens of the answer at the end of the text, and the position of the first one; null: no answer is there. */
   readonly written = computed<{ message: number; from: number; tokens: readonly Tok[] } | null>(() => {
     const answer = this.answer.value;
     const { value: tokens } = generation.tokens;
@@ -123,7 +123,7 @@ class ChatStore {
     await this.reply();
   }
 
-  /** Ends the editing of a message without a change, and shows what another tab has changed since it began. */
+  /** Ends the editing of a message without a change, and shows changes that another tab has made until then. */
   cancelEdit(): void {
     const { missed } = this;
     this.editing.value = this.missed = null;
@@ -182,7 +182,7 @@ class ChatStore {
     return { from: ids.length, tokens: generation.toksOf(ids, answer) };
   }
 
-  /** Stores the tokens of the answer that the text ends with in `earlier`. */
+  /** Stores in `earlier` the tokens of the answer at the end of the text. */
   private keep(): void {
     const { value: written } = this.written;
     if (written) this.earlier.set(written.message, { from: written.from, tokens: generation.tokens.value });
@@ -221,8 +221,8 @@ class ChatStore {
 
   /**
    * Called when another tab has stored the conversation `id`, or has removed it (`found` is undefined). If it is the
-   * current conversation, shows the other tab's version, unless this tab is changing the conversation; while a message
-   * is edited, `cancelEdit` shows it.
+   * current conversation, shows the other tab's version, but not during an answer. While a message is edited, leaves
+   * this to `cancelEdit`.
    */
   private follow(id: string, found: Conversation | undefined): void {
     if (id !== this.current.value.id || this.answering.value) return;
@@ -231,7 +231,7 @@ class ChatStore {
       return;
     }
     if (this.saves.restingMs < 0) {
-      // the running `save` may be storing this conversation and handles the other tab's change: read it afterwards
+      // The running `save` may replace this conversation by a copy because of the other tab's change: wait for its end.
       void this.saves.idle.then(async () => this.follow(id, await this.conversations.read(id)));
       return;
     }
@@ -244,7 +244,7 @@ class ChatStore {
     await this.conversations.remove(conversation.id);
   }
 
-  /** Adds saved conversations from files and shows the last one. Other files only change the status. */
+  /** Adds saved conversations from files and shows the last one. A file of another kind only causes a message. */
   async openFiles(files: readonly File[]): Promise<void> {
     const problems: string[] = [];
     for (const file of files) {
@@ -304,8 +304,8 @@ class ChatStore {
   }
 
   /**
-   * Generates the text again. Replaces the last answer of the conversation only if no other conversation was opened
-   * since that answer: `this.opened` is still `opened`.
+   * Generates the last answer again. If another conversation was opened since (`this.opened` is not `opened`), changes
+   * only the text that the other views show.
    */
   private async repeated(opened: number): Promise<void> {
     if (this.opened === opened) return this.again();
@@ -351,7 +351,7 @@ class ChatStore {
     }
   }
 
-  /** Returns why the answer, generated from this position on, was cut off; "" unless it reached a limit or failed. */
+  /** Returns the reason if the answer, which begins at this position, reached a limit or failed; otherwise "". */
   private ending(position: number): string {
     if (generation.ended.value === "failed") return generation.note.value;
     if (generation.ended.value !== "tokens") return "";

@@ -17,7 +17,7 @@ import style from "./style.module.css";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-const OWN = ["state", "input", "scratch"]; // roles of all textures except weights, which programs share
+const OWN = ["state", "input", "scratch"]; // roles of a program's own textures; the programs share their weights
 /** Textures that exist only after a feature was used, with their names in the list. */
 const FURTHER = [
   ["interventions", "For the changed model"],
@@ -36,8 +36,8 @@ function DeviceView() {
   const [weights, caches, scratch] = (["weight", "state", "scratch"] as const).map(
     (role) => info.textureBytes[role] ?? 0,
   );
-  // bytes added if each layer's queries have a separate texture: the Attention and Passes views create these textures;
-  // the next generation that runs while neither view is shown releases them
+  // Bytes that are added if each layer's queries have a separate texture. The Attention and Passes views create these
+  // textures. The next generation that runs while neither view is shown releases them.
   const queries = bytesOfQueries(generate, queriesOf(model, generate));
   const now = player.separated ? queries : 0;
   const inspecting = info.textureBytes.capture;
@@ -115,8 +115,8 @@ function DeviceView() {
 }
 
 /**
- * Lists the times measured on this device, the shortest first: of each kernel, and of each layout of one-row products
- * (contiguous or strided columns), with each way to fetch texels.
+ * Lists the times measured on this device, the shortest first. Each kernel, and each layout of one-row products
+ * (contiguous or strided columns), was measured with each way to fetch texels.
  */
 function Measurements({ of }: { of: readonly (readonly [string, number])[] }) {
   if (!of.length) return <p class={classes(ui.dim, style.measurements)}>Not measured yet on this device</p>;
