@@ -18,8 +18,8 @@ const SOME = 8; // number of tokens quoted from each text, from the first differ
 const SOON = 300; // ms to wait before computing the effect of a change, so that the view draws first
 
 /**
- * Computes how the change affects the probability of the original text, when the original and the changed text are
- * complete. Only the bar calls this hook, so that the computation runs once.
+ * Computes how the change affects the probability of the original text, once the texts of the original and of the
+ * changed model are complete. Only the bar calls this hook, so that the computation runs once.
  */
 function useWeighed(whole: readonly Tok[] | null): void {
   const still = bothWritten();
@@ -73,7 +73,7 @@ function InterventionBar() {
       </span>
       {interventions.problem.value && <Dismiss message={interventions.problem} />}
       {parts.map((part, i) => (
-        // if the key contained the strength, changing the strength would replace the menu, which would lose the focus
+        // If the key contained the strength, a change of the strength would render a new menu, without the focus.
         <span key={i} class={style.change}>
           <button class={ui.quiet} title="Undo this change" onClick={() => void interventions.toggle(part)}>
             {scales(part) && parseIntervention(part).factor === 0 && <Icon of={Scissors} />} {named(part)}{" "}

@@ -10,7 +10,7 @@ import style from "./style.module.css";
 const SHOWN = 6; // alternatives listed for each text
 const MAX_SHIFT = 3; // nats: a token has its deepest colour if its log-probability changes by this much or more
 
-/** True if both texts, before and after the change, are complete. */
+/** True if the texts of the original and of the changed model are complete. */
 export const bothWritten = () => !generation.running.value && !interventions.busy.value;
 
 /** Returns the position of the first generated token in which the changed model's text differs, or -1. */
@@ -126,12 +126,12 @@ function meanShift(whole: readonly Tok[]): number | null {
   return all.length ? all.reduce((a, b) => a + b, 0) / all.length : null;
 }
 
-const LITTLE = 0.05; // nats per token; a smaller effect is too small for a reader to notice
+const LITTLE = 0.05; // nats per token; readers do not notice a smaller effect
 const MUCH = 0.5; // nats per token from which on an effect is called large
 
 /**
- * Rates a change of the model by its mean shift, not by whether the texts differ: even a tiny change alters some random
- * draw, and then the text differs.
+ * Rates a change of the model by how much it changes the log-probability of the original text (`meanShift`). It
+ * does not matter whether the texts differ: even a tiny change alters some random draw, and then the text differs.
  */
 export function Verdict({ whole, differs }: { whole: readonly Tok[]; differs: boolean }) {
   const by = meanShift(whole);

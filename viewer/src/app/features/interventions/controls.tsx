@@ -34,7 +34,7 @@ export function AblateButton({ part }: { part: string }) {
   );
 }
 
-/** Returns the active interventions without those of `kind` on `part`, because a new intervention replaces them. */
+/** Returns the active interventions without those of `kind` on `part`, which a new intervention replaces. */
 const others = (part: string, kind: "pattern" | "patch" | "steering") =>
   interventions.parts.value.filter((each) => {
     const change = parseIntervention(each);
@@ -166,8 +166,8 @@ function Patch({ block, token }: { block: number; token: number }) {
 }
 
 /**
- * Shows the controls for steering, which adds a direction to a block's output. The direction is the difference between
- * this output at the last tokens of two texts.
+ * Shows the controls for steering, which adds a direction to a block's output. The direction is the output at the last
+ * token of one text minus the output at the last token of another text.
  */
 function Steer({ block }: { block: number }) {
   const towards = useSignal("");

@@ -22,11 +22,11 @@ class OpenStore {
   /** Share of a download or a copy that is done; null: not known. */
   readonly share = signal<number | null>(null);
   readonly problem = signal("");
-  /** The model that can be loaded. */
+  /** The model whose files were opened and which can be loaded; null: none. */
   readonly found = signal<Openable | null>(null);
   /**
-   * The address of the model that the link to this page names, until the model is fetched, the visitor declines or
-   * files are opened; null: none.
+   * The address of the model that the link to this page names. null: the link names none, the model was fetched, the
+   * visitor declined, or files were opened.
    */
   readonly link = signal<URL | null>(null);
   /** The models in this browser's storage; if `keep` is true, the model that is loaded next is added to them. */

@@ -33,7 +33,7 @@ class PassStore {
     return Math.min(this.pass.value, passes.length - 1);
   }
 
-  /** Plays passes 0 to `last` of an entry for the last token of the text, or for as many as the entry computes. */
+  /** Plays passes 0 to `last` of an entry for the last tokens of the text: as many tokens as the entry computes. */
   async playTo(model: Model, { name }: Entry, last: number): Promise<void> {
     await model.player.prepare(name);
     await model.cache.fillWithQueries(generation.readIds.value);

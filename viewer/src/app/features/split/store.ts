@@ -19,7 +19,7 @@ const LATEST = 32; // tokens that the means cover
 class SplitStore {
   readonly status = signal<SplitStatus>("idle");
   readonly problem = signal("");
-  /** The latest round trip (null: the latest tokens needed none), and totals over all tokens. */
+  /** The latest round trip to the server (null: the latest tokens needed none), and totals over all tokens. */
   readonly last = signal<Crossing | null>(null);
   readonly total = signal({ tokens: 0, sent: 0, received: 0, reconnects: 0, guessed: 0, accepted: 0 });
   /**

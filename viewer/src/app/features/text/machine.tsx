@@ -1,5 +1,5 @@
 // The machine: a live picture of the whole model. Each column is a block, except the first (the embedding) and the last
-// (the logits). Each cell shows a stage: the output of one pass, drawn from the texture that the pass wrote. Lines show
+// (the logits). Each cell belongs to a stage, which is a pass, and shows the texture that the pass wrote. Lines show
 // how the residual stream runs through the blocks.
 
 import type { ComponentChildren } from "preact";
@@ -444,7 +444,7 @@ function isThere({ column }: Stage): boolean {
   return placement.movable && placement.here < manifest.config.n_layer && column > placement.here;
 }
 
-/** True if the stage has a part of a block, and an intervention changes this part, its block or one of its heads. */
+/** True if the stage is the last one of a part, and an intervention changes the part, its block or one of its heads. */
 function isIntervened({ label, part }: Stage): boolean {
   const { names } = engine().model;
   if (!part) return false;
@@ -515,7 +515,7 @@ async function still(strip: Strip): Promise<void> {
   await model.player.prepare(ENTRY);
   await model.cache.rewind(given, ENTRY);
   strip.see(given.length);
-  await model.player.passed(); // otherwise showing the picture would block the page until these passes have run
+  await model.player.passed(); // without this, drawing would block the page until the passes issued so far have run
   model.cache.watched(ENTRY, strip);
   await model.player.passed();
   strip.done();

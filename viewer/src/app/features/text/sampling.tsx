@@ -88,7 +88,7 @@ export function Sampling() {
   const shown = useRef({ key: "", until: 0 }); // the last draw that was animated, and when its animation ends
   const busy = running.value;
   const { vocab_size } = engine().model.manifest.config;
-  // the chosen token, or the last one if no token is chosen or if the chosen token is the first (without a prediction)
+  // The chosen token; the last token if none is chosen, or if the first is chosen, which no prediction precedes.
   const at = chosen.value || tokens.value.length - 1;
   const key = busy ? "" : generation.ids.value.slice(0, at + 1).join();
   const tok = tokens.value[at];

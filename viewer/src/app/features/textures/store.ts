@@ -1,4 +1,4 @@
-// The selection of the Textures view, and the remote activation that it shows.
+// The texture selected in the Textures view, and the activation of a server if the view shows one.
 
 import { signal } from "@preact/signals";
 import type { Uploaded } from "../../../runtime/engine/uploaded";

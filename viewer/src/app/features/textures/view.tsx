@@ -25,7 +25,7 @@ import style from "./style.module.css";
 
 const OUTSIDE = "Embedding and output"; // textures that belong to no block
 
-/** The view of an activation after the model has processed `chunk`, one of the text's `chunks`. */
+/** The place of an activation's values (`view`) after the model has processed `chunk`, one of the text's `chunks`. */
 interface Found {
   view: View;
   chunk: Chunk;

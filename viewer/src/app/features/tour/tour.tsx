@@ -16,8 +16,8 @@ import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
 /**
- * Returns the name of the activation of a block's hidden MLP layer. It is shown by the last of the block's stages that
- * have a part in `adds`.
+ * Returns the name of the activation that holds the hidden layer of a block's MLP. `adds` marks the last stage of
+ * attention and the last stage of the MLP; the latter shows this activation.
  */
 function hiddenLayer(block: number): string {
   const { names } = engine().model;

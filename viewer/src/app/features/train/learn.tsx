@@ -51,7 +51,7 @@ function Controls() {
   const offer = train.offer();
   const fixed = train.fixed.value;
   return (
-    // another setting may have corrected what the last error was about
+    // the changed setting may have been the cause of the last error
     <div class={classes(ui.panel, style.settings)} onChangeCapture={() => (train.problem.value = "")}>
       <h2>Size and schedule</h2>
       <div class={classes(ui.fields, style.fields)}>
@@ -227,7 +227,7 @@ function Schedule({ fixed }: { fixed: boolean }) {
   );
 }
 
-/** The sketch's dashed lines: percent from the top, what the line's baseline does, and the baseline's name. */
+/** The sketch's dashed lines, one for each baseline: percent from the top, what the baseline does, and its name. */
 const LEVELS: readonly [number, string, string][] = [
   [9, "knows nothing: every token is equally likely", "chance"],
   [37, "counts how often each token occurs", "unigram"],
