@@ -57,7 +57,7 @@ const USED = ["own", "mine", "file"] as const;
 /** The model in use: the page's (`own`), the one in training (`mine`) or one from files (`file`). */
 export type Used = (typeof USED)[number];
 
-/** The code of calls that few pages make, or a function that loads this code. */
+/** The code of rarely used calls (comparing with the desktop, training), or a function that loads this code. */
 export type RareCode = typeof rareCalls | { load: () => Promise<typeof rareCalls> };
 
 /** Returns a copy of a list of token ids. Throws PageError for anything else. */
@@ -144,7 +144,7 @@ export class Glgpt {
     return this.trains.value ?? this.begin(code);
   }
 
-  /** Returns the code of calls that few pages make. In the embed module, loads this code first. */
+  /** Returns the code of rarely used calls. In the embed module, loads this code first. */
   private rare(): Promise<typeof rareCalls> {
     if (!("load" in this.code)) return Promise.resolve(this.code);
     return (this.loadingRare ??= this.code.load().catch((error: unknown) => {
@@ -255,7 +255,7 @@ export class Glgpt {
     await unlessAborted(this.warming.now(), signal, () => Promise.reject(signal.reason as Error));
   }
 
-  /** Runs `work` after all earlier calls, and restarts `work` if the WebGL context is lost while it runs. */
+  /** Runs `work` after all earlier calls. Runs `work` again if the WebGL context was lost while `work` ran. */
   private async queued<T>(work: () => Promise<T>): Promise<T> {
     await this.usable();
     return this.queue.run(() => {
@@ -282,8 +282,8 @@ export class Glgpt {
 
   /**
    * Selects the model for all calls: `mine` is the model in training, whose textures are shared and not copied; `file`
-   * is a model from files written by `glgpt train` or `save`; `own` is the page's model. Closes the previous model.
-   * The page's model is not closed: only its textures for captures, batches and masked sampling are deleted.
+   * is a model from files written by `glgpt train` or `save`; `own` is the page's model. Closes the previous model. If
+   * that is the page's model, only its textures for captures, batches and masked sampling are deleted.
    */
   async use(which: Used, files: readonly File[] = []): Promise<void> {
     await this.usable();
@@ -372,7 +372,7 @@ export class Glgpt {
     };
   }
 
-  /** Answers messages; `chat.completions.create` has the shape of OpenAI's API. */
+  /** Answers messages. `chat.completions.create` does this with the interface of OpenAI's API. */
   readonly chat: Chat = Object.assign(
     (messages: readonly ChatMessage[], options: ChatOptions = {}) => this.answer(messages, options),
     { completions: new Completions(this) },
@@ -476,9 +476,9 @@ export class Glgpt {
   /**
    * Applies interventions and removes all earlier ones. The name of a part alone, such as `h.3.attn.5` (a head),
    * `h.3.attn`, `h.3.mlp` or `h.3`, ablates the part. `h.3.mlp*0.5` scales a part. `h.2~love~hate~4` steers a block
-   * from the second text towards the first, with factor 4. `h.3.mlp@7@text` patches token 7 with the part's output at
-   * that token in another text. `h.3.attn.5:previous` makes a head attend to the previous token; `:uniform` and
-   * `:first` are the other patterns.
+   * from the second text towards the first, with factor 4. `h.3.mlp@7@text` replaces the part's output at token 7 with
+   * its output at token 7 of the given text. `h.3.attn.5:previous` makes a head attend to the previous token. The other
+   * patterns are `:uniform` and `:first`.
    */
   intervene(parts: readonly string[]): Promise<void> {
     return this.queued(() => {

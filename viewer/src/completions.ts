@@ -20,7 +20,7 @@ import type { Model } from "./runtime/engine/model";
 import type { Candidate, Token } from "./runtime/engine/sampling";
 import { samplingDefaults, type SamplingDefaults } from "./runtime/engine/sampling-defaults";
 
-const LEAST_LOGPROB = -9999; // stands for ln 0, which JSON lacks
+const LEAST_LOGPROB = -9999; // stands for ln 0 (minus infinity), which JSON cannot represent
 
 export interface CompletionRequestOptions {
   signal?: AbortSignal;
@@ -87,7 +87,7 @@ export interface ChatCompletionChunk extends Shared<"chat.completion.chunk"> {
 
 /**
  * Finds stop texts in a text that arrives in pieces. Holds back the end of the text if a stop text may begin there, so
- * that a stop text is also found if two pieces hold it together.
+ * that it also finds a stop text that is divided between pieces.
  */
 export class StopTexts {
   found = false;
@@ -120,7 +120,7 @@ export class StopTexts {
   }
 }
 
-/** Returns the length of the longest ending of `text` with which `stop` begins. */
+/** Returns how many characters at the end of `text` may be the beginning of `stop`. */
 function begun(text: string, stop: string): number {
   for (let n = Math.min(text.length, stop.length - 1); n > 0; n--) if (text.endsWith(stop.slice(0, n))) return n;
   return 0;

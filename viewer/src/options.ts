@@ -22,15 +22,15 @@ export interface GenerateOptions {
   eos?: boolean;
   /**
    * Guess tokens and check several in one step: the text stays the same and arrives sooner. With `constraint`, the
-   * guesses are the tokens that it forces, such as the keys of an object. Without a constraint, the guesses are the
-   * tokens that followed an earlier occurrence of the text's last tokens. Guessing pauses while it costs more time than
-   * it saves. Default: true with a constraint on a GPU, else false.
+   * guesses are the tokens that the constraint forces, such as the keys of an object. Without a constraint, the guesses
+   * are the tokens that followed an earlier occurrence of the text's last tokens. Guessing pauses while it costs more
+   * time than it saves. Default: true with a constraint on a GPU, else false.
    */
   speculate?: boolean;
   /** Constrains the whole text. The first constraint loads a file of 0.4 MB. */
   constraint?: Constraint | null;
   seed?: number;
-  /** Number of tokens already sampled with this seed: the text continues as if it had not stopped. */
+  /** Number of tokens already sampled with this seed. With it, a text continues as if it had not been stopped. */
   drawn?: number;
   stop?: string;
   /** Number of most likely tokens to report to `onToken`. */

@@ -1,4 +1,4 @@
-// Exports the code of calls that few pages make. The embed module loads it with the first of these calls.
+// Exports the code of rarely used calls. The embed module loads this code when one of them is called first.
 
 export { parity } from "./runtime/engine/parity";
 export { TrainingCalls } from "./training-calls";

@@ -18,7 +18,7 @@ export interface Grid {
   heads: number;
 }
 
-/** `valid` rows (columns if transposed) of a layer's scores or weights, from `start` on, in an entry's texture. */
+/** A texture with `valid` rows (columns if transposed) of a layer's scores or weights, from row `start` on. */
 export interface Slab {
   texture: WebGLTexture;
   view: View;

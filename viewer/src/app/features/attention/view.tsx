@@ -250,7 +250,7 @@ function GridCanvas({ total }: { total: number }) {
     async (model) => {
       if (!total || !canvas.current || busy) return;
       const { attention } = await drawing.ready(model);
-      if (!shown()) return; // the view is gone
+      if (!shown()) return; // the view was closed
       const ids = generation.readIds.value;
       await model.cache.fillWithQueries(ids);
       attention.forget();
@@ -365,7 +365,7 @@ function Head({ row, looked, pointed }: { row: Signal<Row | null>; looked: numbe
       const ids = tokens.map((tok) => tok.id);
       await ready(tools, of, shownKind, ids);
       const target = shown();
-      if (!target) return; // the view is gone
+      if (!target) return; // the view was closed
       await model.cache.fillWithQueries(ids);
       tools.attention.drawHead(target, of, which, total, shownKind);
     },

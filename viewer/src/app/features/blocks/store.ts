@@ -11,7 +11,7 @@ import { route } from "../../stores/route";
 const KEPT = 400; // maximum number of cached columns
 
 class BlocksStore {
-  /** The row described while no cell is pointed at: 0 for the embedding, then the blocks; null: the last row. */
+  /** The row that the view describes until a cell is chosen: 0 is the embedding, 1 is block 0; null: the last row. */
   readonly row = signal<number | null>(null);
   private readonly known = signal<ReadonlyMap<string, Block[]>>(new Map()); // columns, by the text up to a token
   private knownOf = ""; // the model that computed these columns, and the version of its parameters

@@ -9,7 +9,10 @@ import { tabStorage } from "../../../runtime/io/storage";
 
 export interface Conversation {
   id: string;
-  /** The first line of the user's first message, shortened. "": no messages. If an opened file has none, its name. */
+  /**
+   * The first line of the user's first message, shortened; "" before the first message. If an opened file has no
+   * message of the user, the file's name.
+   */
   title: string;
   /** The text of the system message; "": none. */
   system: string;

@@ -28,7 +28,7 @@ interface Answer {
 class ChatStore {
   readonly conversations = new Conversations((...change) => this.follow(...change));
   readonly current = signal<Conversation>(blank(""));
-  /** The message that is being written. The tab keeps it when it is reloaded. */
+  /** The message that the user is writing. A reload of the tab restores the message. */
   readonly draft = signal(tabStorage.readText(DRAFT));
   readonly system = signal("");
   readonly length = signal(CHAT_TOKENS);
@@ -46,7 +46,7 @@ class ChatStore {
   private opened = 0; // number of conversations that were opened
   private readonly stops = new Queue();
   private readonly saves = new Queue();
-  /** The id of a conversation that another tab changed while a message of it was edited here; null: none. */
+  /** The id of the current conversation if another tab changed it while this tab edits a message of it; null: no. */
   private missed: string | null = null;
   /** By the index of an earlier answer: the tokens of its prompt and of the answer, which begins at `from`. */
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>();
@@ -132,8 +132,8 @@ class ChatStore {
   }
 
   /**
-   * Repeats the generation of the answer with which the text ends, from a position of the text on; `instead` replaces
-   * the token at this position. Removes the messages after the answer.
+   * Generates the answer at the end of the text again, from a position of the text on. `instead` replaces the token at
+   * this position. Removes the messages after the answer.
    */
   async continueAt(position: number, instead?: number): Promise<void> {
     await this.stop();
@@ -188,7 +188,7 @@ class ChatStore {
     if (written) this.earlier.set(written.message, { from: written.from, tokens: generation.tokens.value });
   }
 
-  /** Forgets the tokens of the answers from a message on. */
+  /** Removes the tokens of answers from `earlier`, beginning with the message at index `from`. */
   private forget(from = 0): void {
     for (const message of this.earlier.keys()) if (message >= from) this.earlier.delete(message);
   }

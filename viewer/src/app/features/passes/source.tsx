@@ -1,4 +1,4 @@
-// GLSL source with syntax highlighting.
+// Shows GLSL source with syntax highlighting.
 
 import style from "./style.module.css";
 const WORDS =

@@ -510,8 +510,8 @@ function Link({ entry, at, name, move }: { entry: Entry; at: number; name: strin
 }
 
 /**
- * Returns the row and column labels of a pass's output. Activations and caches have labels, and so do matrices outside
- * the blocks with a row or column for each token of the vocabulary.
+ * Returns the row and column labels of a pass's output. Activations and caches have labels. A matrix outside the blocks
+ * has labels if it has a row or column for each token of the vocabulary.
  */
 function axesIn(entry: Entry, pass: Pass, texture: string): Axes {
   const { model } = engine();

@@ -179,7 +179,7 @@ function Cells() {
       if (!layout.width || !canvas.current) return;
       const { painter } = await drawing.ready(m);
       const target = there();
-      // the view is gone, or an intervention changed the program
+      // the view was closed, or an intervention changed the program
       if (!target || m.programs.generate.entries[ENTRY] !== entry) return;
       const cell = (pixels: number) => Math.max(1, Math.round(pixels / COARSE));
       const unit = [cell(layout.unit), cell(target.clientHeight / lines)] as const;
@@ -190,7 +190,7 @@ function Cells() {
         if (!generation.running.value) restartAnimations(over.current);
       };
       await made.prepare(); // compiles shaders now, so that no token of a generation waits for them
-      if (there() !== target) return; // the view is gone
+      if (there() !== target) return; // the view was closed
       m.cache.watcher = strip.current = made;
       await still(made);
     },

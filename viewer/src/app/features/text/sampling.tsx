@@ -88,7 +88,7 @@ export function Sampling() {
   const shown = useRef({ key: "", until: 0 }); // the last draw that was animated, and when its animation ends
   const busy = running.value;
   const { vocab_size } = engine().model.manifest.config;
-  // The chosen token; the last token if none is chosen, or if the first is chosen, which no prediction precedes.
+  // The chosen token; the last token if none is chosen, or if the first one is chosen, which the model did not predict.
   const at = chosen.value || tokens.value.length - 1;
   const key = busy ? "" : generation.ids.value.slice(0, at + 1).join();
   const tok = tokens.value[at];

@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import { param, parseWhole, unlessEmpty } from "../../stores/link";
 
 class TourStore {
-  /** The card that is open, from 1; 0: none. */
+  /** The number of the open card, counted from 1; 0: no card is open. */
   readonly card = signal(0);
   /** True if that card was opened alone, not as part of the tour. */
   readonly alone = signal(false);
