@@ -348,7 +348,7 @@ export class Glgpt {
     return this.write(() => Promise.resolve(options), options.signal, options.seed);
   }
 
-  /** @internal Generates a text. Calls `prepare` for the options when earlier calls, which may switch models, end. */
+  /** @internal Generates a text. Gets its options from `prepare` after all earlier calls, which may switch models. */
   async write(prepare: () => Promise<GenerateOptions>, signal?: AbortSignal, seed = 0): Promise<Generated> {
     await this.usable();
     const nothing: Generated = { ids: [], text: "", prefillMs: 0, decodeMs: 0, seed, stopped: "aborted" };

@@ -30,7 +30,7 @@ export interface GenerateOptions {
   /** Constrains the whole text. The first constraint loads a file of 0.4 MB. */
   constraint?: Constraint | null;
   seed?: number;
-  /** Number of tokens already sampled with this seed. With it, a text continues as if it had not been stopped. */
+  /** Number of tokens already sampled with this seed. A text then continues as if it had not been stopped. */
   drawn?: number;
   stop?: string;
   /** Number of most likely tokens to report to `onToken`. */

@@ -1,4 +1,4 @@
-// Exports the code of rarely used calls. The embed module loads this code when one of them is called first.
+// Exports the code of rarely used calls. The embed module loads this code with the first of these calls.
 
 export { parity } from "./runtime/engine/parity";
 export { TrainingCalls } from "./training-calls";

@@ -13,7 +13,7 @@ const KNOWN = new Set(["view", ...ALL.map(({ key }) => key)]);
 /** Returns the view that is shown. */
 export const currentView = (): View => VIEWS.find(({ name }) => name === route.view.value) ?? FIRST;
 
-/** Applies the address. `history`: it is that of a history entry, of which only the view and its selection apply. */
+/** Applies the address. If it is that of a history entry (`history`), applies only the view and its selection. */
 export function readAddress(history = false): void {
   const link = route.read();
   batch(() => {

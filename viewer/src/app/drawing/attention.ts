@@ -206,7 +206,7 @@ export class Attention {
     return this.read("attention", layer, t, kind);
   }
 
-  /** Returns, per head, the raw scores of queries 0 to `s` with key `s`. The model uses only that of query `s`. */
+  /** Returns, per head, the raw scores of queries 0 to `s` with key `s`. The causal mask hides all except the last. */
   ahead(layer: number, s: number): Promise<Float32Array[]> {
     return this.read("ahead", layer, s, "raw");
   }

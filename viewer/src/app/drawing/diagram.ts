@@ -26,8 +26,8 @@ const IN_GROUP = 1; // pixels above and below a row within a group
 const AT_END = 3; // pixels above the first and below the last row of a group
 
 /**
- * Returns the role of a stage, which shows an activation of this `kind`. `adds`: the part of the block whose last stage
- * this is; null: none.
+ * Returns the role of a stage, which shows an activation of this `kind`. `adds`: the part of the block (attention or
+ * MLP) that ends with this stage; null: none.
  */
 export function roleOf({ adds }: Pick<Stage, "adds">, kind: Activation["kind"] | undefined): Role {
   if (kind === "cache" || kind === "scores" || kind === "heads") return "attention";

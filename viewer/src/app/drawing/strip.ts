@@ -26,7 +26,7 @@ export interface Stage {
   line: number;
   texture: string;
   view: View;
-  /** The part of the block, such as `h.3.attn`, whose last stage this is: its output is added next. null: none. */
+  /** The part of the block, such as `h.3.attn`, that ends with this stage and is then added to the stream; or null. */
   part: string | null;
   /** The dimension with an index for each position of the context; only the text's positions are drawn. null: none. */
   tokens: "rows" | "cols" | null;

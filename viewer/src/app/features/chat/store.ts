@@ -46,7 +46,7 @@ class ChatStore {
   private opened = 0; // number of conversations that were opened
   private readonly stops = new Queue();
   private readonly saves = new Queue();
-  /** The id of the current conversation if another tab changed it while this tab edits a message of it; null: no. */
+  /** The id of the current conversation if another tab changed it while this tab edits one of its messages. */
   private missed: string | null = null;
   /** By the index of an earlier answer: the tokens of its prompt and of the answer, which begins at `from`. */
   private readonly earlier = new Map<number, { from: number; tokens: readonly Tok[] }>();

@@ -96,7 +96,7 @@ function Found({ model }: { model: Openable }) {
   const button = useRef<HTMLButtonElement>(null);
   const idle = opening.doing.value === "";
   useEffect(() => {
-    if (idle) button.current?.focus(); // a disabled button, as during work, cannot be focused
+    if (idle) button.current?.focus(); // during work, the button is disabled and cannot have the focus
   }, [idle]);
   const mix = ["file", "any"].includes(model.mix) ? "" : ` in the mix ${model.mix}`;
   const rows: [string, string][] = [

@@ -444,7 +444,7 @@ function isThere({ column }: Stage): boolean {
   return placement.movable && placement.here < manifest.config.n_layer && column > placement.here;
 }
 
-/** True if the stage is the last one of a part, and an intervention changes the part, its block or one of its heads. */
+/** True if a part of a block ends with this stage, and an intervention changes the part, the block or a head of it. */
 function isIntervened({ label, part }: Stage): boolean {
   const { names } = engine().model;
   if (!part) return false;

@@ -16,8 +16,8 @@ import ui from "../../ui/shared.module.css";
 import style from "./style.module.css";
 
 /**
- * Returns the name of the activation that holds the hidden layer of a block's MLP. `adds` marks the last stage of
- * attention and the last stage of the MLP; the latter shows this activation.
+ * Returns the name of the activation that holds the hidden layer of a block's MLP. `adds` marks the stages with
+ * which attention and the MLP end. The last of these stages shows the hidden layer.
  */
 function hiddenLayer(block: number): string {
   const { names } = engine().model;
