@@ -136,7 +136,7 @@ def test_the_rows_of_memory_sum_to_the_total(page: Any) -> None:
         return total, dict(zip(titles, values, strict=True))
 
     def mib(value: str) -> float:
-        return float(value.removesuffix(" of these").removesuffix(" MiB").rpartition(" ")[2])
+        return float(value.removesuffix(" of the total").removesuffix(" MiB").rpartition(" ")[2])
 
     own = ("Weights", "Caches", "Scratch")
     page.evaluate("glgpt.continuations({prompt: 'To be', tokens: 2})")
@@ -145,7 +145,7 @@ def test_the_rows_of_memory_sum_to_the_total(page: Any) -> None:
     page.evaluate("glgpt.intervene(['h.0.mlp'])")
     assert {"capture", "several", "masked", "interventions"} <= set(page.evaluate(kinds))
     total, found = rows()
-    further = [name for name, value in found.items() if name.startswith("For ") and value.endswith("of these")]
+    further = [name for name, value in found.items() if name.startswith("For ") and value.endswith("of the total")]
     further = [name for name in further if name != "For Attention and Passes"]  # a part of the caches
     assert len(further) == 4
     assert total == pytest.approx(sum(mib(found[name]) for name in (*own, *further)), abs=0.41)

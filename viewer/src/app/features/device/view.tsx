@@ -85,14 +85,16 @@ function DeviceView() {
             ["Caches", mib(caches!)],
             ["Scratch", mib(scratch!)],
             ["For generating", mib(weights! + caches! + scratch! - now)],
-            ...(queries ? [["For Attention and Passes", `${mib(queries)} ${now ? "of these" : "more"}`] as const] : []),
+            ...(queries
+              ? [["For Attention and Passes", `${mib(queries)} ${now ? "of the total" : "more"}`] as const]
+              : []),
             [
               "For inspecting activations",
-              inspecting ? `${mib(inspecting)} of these` : `${mib(textureBytes(capture, OWN))} more`,
+              inspecting ? `${mib(inspecting)} of the total` : `${mib(textureBytes(capture, OWN))} more`,
             ],
             ...FURTHER.flatMap(([kind, what]) => {
               const bytes = info.textureBytes[kind];
-              return bytes ? [[what, `${mib(bytes)} of these`] as const] : [];
+              return bytes ? [[what, `${mib(bytes)} of the total`] as const] : [];
             }),
           ]}
         />
