@@ -1,4 +1,4 @@
-"""Chooses the example prompts of a page: given ones, those of the model's `page.json`, or neutral ones."""
+"""Chooses the example prompts of a page: those of `--prompt`, of the model's `page.json`, or ones for any model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ QUESTIONS = (  # for an instruct model
     "Write a poem about the sea.",
     "Give me tips for sleeping well.",
 )
-TEXT_SAMPLING: PageSampling = {"temperature": 0.8, "top_p": 0.9}  # with top-p 1, more words would be misspelt
+# For models without a chat template. With top_p 1, their texts would have more misspelt words.
+TEXT_SAMPLING: PageSampling = {"temperature": 0.8, "top_p": 0.9}
 SEED, TOKENS = 1, 120  # default seed and length in tokens of the text that a page opens with
 MAX_TITLE_CHARACTERS = 32  # maximum characters of a button's caption
 
@@ -54,14 +55,17 @@ class Head(_Record):
 
 
 class Opening(_Record):
-    """Identifies the text that a page opens with: a continuation of its first prompt, whose seed was chosen by hand."""
+    """Defines the text that a page opens with: `tokens` tokens, sampled with `seed`, that continue the first prompt."""
 
     seed: int = Field(ge=0)
     tokens: int = Field(ge=1)
 
 
 class ModelPage(_Record):
-    """The content of `page.json` in a model's folder; `picture` is the prompt of the link preview's picture."""
+    """The content of `page.json` in a model's folder.
+
+    The picture of the link preview shows the model as it continues the prompt `picture`.
+    """
 
     trained_on: str | None = None
     prompts: list[Prompt] = []
@@ -72,7 +76,7 @@ class ModelPage(_Record):
 
 @dataclass(frozen=True)
 class Prompts:
-    """The example prompts of a page, with its tokenizer, its chat formats and its initial sampling settings.
+    """The example prompts of a page, with the model's tokenizer and chat formats, and the initial sampling settings.
 
     The page opens with the first prompt. `chat` is the format of a single message, and `template` is the chat template
     of conversations; both are None if the model is not an instruct model.
@@ -87,15 +91,18 @@ class Prompts:
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
-        """Returns the `given` prompts, else those of the folder's `page.json`, else neutral ones.
+        """Returns the `given` prompts, else those of the folder's `page.json`, else prompts for any model.
 
-        Skips prompts of `page.json` and neutral prompts if they do not fit the model. Raises GlgptError for a given
-        prompt that does not fit, and FileError for a damaged file.
+        A prompt fits the model if the tokenizer can encode it, and the context has room for at least one more token.
+        Raises GlgptError for a given prompt that does not fit, and skips other prompts that do not fit. Raises
+        FileError for a damaged file.
         """
         page, tokenizer = _model_page(folder), load_tokenizer(folder, config.vocab_size)
         chat = load_chat(folder, tokenizer) if tokenizer else None
         if given and tokenizer is None:
-            raise ArgumentError("--prompt needs a tokenizer and this model has none; omit it: the page takes token ids")
+            raise ArgumentError(
+                "--prompt needs a tokenizer and this model has none; omit --prompt and enter token ids in the page"
+            )
         if "" in given:
             raise ArgumentError("--prompt is empty; give at least one character")
         wanted = [Prompt(title=_title(text), text=text) for text in given] or page.prompts

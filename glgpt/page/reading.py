@@ -1,4 +1,4 @@
-"""Defines the servers from which a page may fetch training texts or, if it has no weights, models for its visitor."""
+"""Defines the servers from which a page may fetch training texts or, in a page without weights, models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})
 
 @dataclass(frozen=True)
 class Reading:
-    """The sources of texts: a mirror for books, and other servers.
+    """The servers from which a page may fetch texts or models: a mirror of gutenberg.org for books, and others.
 
     `books` is the address of a mirror that has the same paths as gutenberg.org; None: the default mirror; NO_BOOKS: no
     books. `hosts` are addresses of other servers. Raises ArgumentError for an invalid address.
@@ -58,7 +58,10 @@ def _origin(address: Any) -> str:
 
 
 def allow_connections(index: Path, origins: Iterable[str]) -> None:
-    """Adds origins to the connect-src of the policy in the page `index`. Raises GlgptError if the policy is missing."""
+    """Adds origins to `connect-src` in the Content-Security-Policy of the page `index`.
+
+    Raises GlgptError if the page has no such policy.
+    """
     page, found = _CONNECT.subn(" ".join(["connect-src 'self'", *origins]), index.read_text(encoding="utf-8"))
     if found != 1:
         raise GlgptError("the built page has no Content-Security-Policy; rebuild it with: make viewer")

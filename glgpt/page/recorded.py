@@ -1,4 +1,4 @@
-"""Records a generation for a page, which shows it while weights and shaders load."""
+"""Records a generated text and its activations. A page shows the recording while weights and shaders load."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 ALTERNATIVES = 8  # likely tokens stored for each generated token
 ATTENTION_TOKENS = 48  # tokens whose attention is stored
 WEIGHT_EXPONENT = 0.4  # an attention weight is stored as the byte 255 * weight^0.4, its opacity in the page
-CELL = (24, 8)  # width and height of a cell in a recorded picture, in texels
-ASPECT = 5.0  # approximate aspect ratio of a cell on the page
+# A cell is the part of a recorded picture that shows one stage of a block: its width and height in texels.
+CELL = (24, 8)
+ASPECT = 5.0  # approximate width of a cell on the page, divided by its height
 BLOCKS_AT_ONCE = 12  # blocks whose activations are in memory at once
 PICTURES = 6  # maximum number of recorded pictures
 
 
 def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
-    """Returns the content of recorded.json; None if the page has no prompt, or its text ends with the prompt.
+    """Returns the content of recorded.json; None without a prompt, or if the model generates no token after the prompt.
 
-    It holds the opening prompt, its continuation with alternatives, attention over the first tokens, and pictures of
-    the machine (the page's drawing of the whole model).
+    The content is the first prompt, its continuation with alternatives, the attention of the first tokens, and pictures
+    of the machine (the page's drawing of the whole model).
     """
     given, tokenizer = prompts.opening(), prompts.tokenizer
     if given is None or tokenizer is None:
@@ -73,7 +74,7 @@ def recorded_json(model: LanguageModel, prompts: Prompts) -> Recorded | None:
 
 
 def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """Returns the text that each token adds; a character of several tokens is in the text of the last one."""
+    """Returns the text of each token. If several tokens form one character, it is in the text of the last of them."""
     stream = StreamDecoder(tokenizer)
     return [stream.push(id_) for id_ in ids]
 
@@ -96,7 +97,7 @@ def _weighed(tokenizer: Tokenizer, logits: Any, sampler: Sampler, chosen: int) -
 def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats:
     """Returns the values of the activations `names` at token `t`, of shape `[rows, columns]`.
 
-    An activation of heads has a row for each head; a row of scores has only the keys to which the token attends.
+    An activation of heads has a row for each head. A row of attention scores has only the keys that are not masked.
     """
 
     def of(name: str) -> Floats:
@@ -109,9 +110,10 @@ def rows_of(found: Mapping[str, Floats], names: Sequence[str], t: int) -> Floats
 
 
 def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logits: Floats) -> RecordedMachine:
-    """Returns up to `PICTURES` pictures of the machine, for tokens that are spread evenly from index `given` on.
+    """Returns up to `PICTURES` pictures of the machine, each for one of the generated tokens (index `given` and later).
 
-    `logits` are those of all `ids`. `RecordedMachine` describes the pictures' format.
+    The tokens of the pictures are spread evenly. `logits` has a row for each of `ids`. `RecordedMachine` describes the
+    format of the pictures.
     """
     config = model.config
     at = sorted({round(t) for t in np.linspace(given, len(ids) - 1, PICTURES)})
@@ -142,7 +144,8 @@ def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logit
 def _bytes(values: Floats, wide: int, high: int) -> NDArray[np.uint8]:
     """Resizes a matrix to `high` x `wide` by nearest neighbour.
 
-    Returns bytes: 127 for zero, and 0 and 254 for the limits of the colour scale. Larger values are clipped.
+    Returns bytes: 127 for zero, 254 for the upper limit of the colour scale, and 0 for its lower limit. Values beyond
+    the limits are clipped.
     """
     values = folded(values, ASPECT * CELL[1] / high)
     rows, columns = (np.arange(n) * size // n for n, size in ((high, len(values)), (wide, values.shape[1])))

@@ -1,4 +1,4 @@
-"""Serves an exported folder over HTTP: Starlette on uvicorn with strict headers, on loopback by default."""
+"""Serves an exported folder over HTTP with Starlette and uvicorn; by default, only this machine can connect."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ COMPRESSED = (
     ".txt",
     ".svg",
     "/",
-)  # answers to paths with these ends are compressed; other files, such as weights, would hardly shrink
+)  # responses to paths that end like this are compressed; other files, such as weights, would hardly shrink
 HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -68,9 +68,9 @@ POLICY = (
     "default-src 'self'; script-src 'self'{scripts}; style-src 'self'{styles}; connect-src 'self'; "
     "worker-src 'self' blob:; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; "
 )
-FRAMES = "frame-ancestors 'none'"  # a directive that a policy in a meta element cannot hold
+FRAMES = "frame-ancestors 'none'"  # always sent as a header: browsers ignore this directive in a meta element
 META_POLICY = re.compile(rb"<meta[^>]+http-equiv=[\"']?content-security-policy", re.I)
-MAX_HASHED_PAGE_BYTES = 256 << 20  # bytes; the inline scripts of larger pages are not hashed
+MAX_HASHED_PAGE_BYTES = 256 << 20  # inline scripts and styles of larger pages are not hashed, so browsers block them
 
 
 class Files(StaticFiles):
@@ -86,10 +86,10 @@ class Files(StaticFiles):
         except (OSError, ValueError):  # such as a name with a zero byte, or a file without permission to read
             raise HTTPException(404) from None
 
-    policy = True  # send pages with `page_policy`; if False, only with `FRAMES`
+    policy = True  # True: the header of an HTML file is its `page_policy`; False: it is only `FRAMES`
 
     def file_response(self, full_path: Any, stat_result: os.stat_result, scope: Scope, status_code: int = 200) -> Any:
-        """Returns the file with its policy, and with its type from `TYPES` instead of the system's list."""
+        """Returns the file with its Content-Security-Policy and its media type from `TYPES` (not the system's list)."""
         if not os.access(full_path, os.R_OK):
             raise HTTPException(404)
         response = super().file_response(full_path, stat_result, scope, status_code)
@@ -107,9 +107,9 @@ class Files(StaticFiles):
 def page_policy(path: str, _changed: int, size: int) -> str:
     """Returns the Content-Security-Policy of an HTML file, with the hashes of the file's inline scripts and styles.
 
-    Style attributes have no hashes; if the page has such attributes, the policy allows all of them. If the page has a
-    policy in a meta element, only `FRAMES` is returned, which such an element cannot hold. `_changed` is the time of
-    the file's last change; it only makes the cache distinguish versions of the file.
+    Style attributes cannot be allowed by a hash; if the page has any, the policy allows all style attributes. If the
+    page has a policy in a meta element, returns only `FRAMES`, which is not valid in a meta element. `_changed` is the
+    time of the file's last change: a changed file has another key in this function's cache.
     """
     data = Path(path).read_bytes() if size <= MAX_HASHED_PAGE_BYTES else b""
     if META_POLICY.search(data, 0, 1 << 16):
@@ -170,8 +170,8 @@ class Compression:
 class Names:
     """Middleware that accepts only requests to IP addresses, `localhost`, names of this machine and names in `more`.
 
-    Otherwise the page of another site could make the site's name resolve to this machine's address, and then read the
-    served files (DNS rebinding). IP addresses are not resolved, so they are safe.
+    If every name were accepted, another site could let its own name resolve to this machine's address; a page of that
+    site could then read the served files (DNS rebinding). An IP address needs no resolution, so it is safe.
     """
 
     def __init__(self, app: Any, more: Collection[str] = ()) -> None:
@@ -185,8 +185,8 @@ class Names:
             await self.app(scope, receive, send)
             return
         text = (
-            f"This server does not accept the host name {quoted(named)}. Open its address, or start it with "
-            "--allow-host NAME.\n"
+            f"This server does not accept the host name {quoted(named)}. Open the server's IP address, or start the "
+            "server with --allow-host NAME.\n"
         )
         await Response(text, 421, media_type="text/plain")(scope, receive, send)
 
@@ -216,19 +216,19 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Co
 
 
 def bound_socket(host: str, port: int, option: str, limits: Limits | None = None) -> Listener:
-    """Returns a socket that listens on a port of this machine and applies limits.
+    """Returns a socket that listens on a port of this machine, and that limits its connections (None: by defaults).
 
     Raises ArgumentError if the address or the port cannot be used; the message names `option`, which sets the port.
     """
     made = Listener(Connections(limits or Limits()), socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        if not host:  # which would listen on all addresses
+        if not host:  # `bind` would take an empty host as all addresses
             raise socket.gaierror
         if sys.platform != "win32":  # on Windows, this option would let two servers share a port
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(BACKLOG)
-    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # TypeError: a host that is not a name
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:  # TypeError: a host with a zero byte
         made.close()
         no_host = isinstance(error, (socket.gaierror, TypeError, UnicodeError))
         if no_host or (isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL):
@@ -240,7 +240,7 @@ def bound_socket(host: str, port: int, option: str, limits: Limits | None = None
 
 
 def settings(app: Any, connections: Connections, **more: Any) -> uvicorn.Config:
-    """Returns uvicorn's settings: quiet, without lifespan events or WebSockets; `more` overrides them."""
+    """Returns uvicorn's settings: no log, lifespan events or WebSockets; `more` has settings that override these."""
     common: dict[str, Any] = {
         "http": http_protocol(connections),
         "backlog": BACKLOG,

@@ -34,7 +34,7 @@ class SplitPage:
 
     def __post_init__(self) -> None:
         if self.head and self.blocks is None:
-            raise ArgumentError("--head page needs --split K; without it the page holds the whole model")
+            raise ArgumentError("--head page needs --split K; without --split the page holds the whole model")
         if self.wire not in FORMATS:
             raise ArgumentError(f"the wire format {written(self.wire)} is not one of {', '.join(FORMATS)}")
         if not re.fullmatch(r"wss?://[A-Za-z0-9.\-\[\]:]+/?", checked_url(self.server)):
@@ -43,8 +43,8 @@ class SplitPage:
     def part(self, config: ModelConfig) -> Part:
         """Returns the part of the model that the page runs: the whole model if `blocks` is None.
 
-        Otherwise, this is the embedding and the first blocks, without the head, even if the page has the head. Raises
-        ArgumentError if no block would be left for the page or for the server.
+        Otherwise, the part is the embedding and the first blocks; it does not contain the head, even if the page has
+        the head. Raises ArgumentError if the page or the server would have no block.
         """
         if self.blocks is None:
             return Part.whole(config)

@@ -60,8 +60,8 @@ def training_files(
 ) -> tuple[dict[str, Program], dict[str, str], Training]:
     """Returns the programs by file name, the bundled texts by file name, and the content of training.json.
 
-    The name of a preset stands for several sizes, one for each tokenizer, which are trained in `precision`. Raises
-    GlgptError for an unknown preset and for a size that a page cannot train.
+    The name of a preset stands for several sizes, one for each tokenizer. `precision` is the number format in which the
+    page trains these. Raises GlgptError for an unknown preset and for a size that a page cannot train.
     """
     files: dict[str, Program] = {}
     pairs = [(s, t) for s in dict.fromkeys(sizes) for t in _tokenizers(s)]
@@ -102,7 +102,7 @@ def _tokenizers(preset: str | Size) -> tuple[str, ...]:
 def training_kernels() -> list[tuple[Kernel, int]]:
     """Returns the kernels that a page may choose, each with the number of draw buffers that it needs.
 
-    In one-row products, which sampling needs, a fragment of these kernels takes contiguous columns.
+    In a product of a single row (as in generating text), a fragment of these kernels computes contiguous columns.
     """
     strided = [r for r in page_recordings("f32") if r.rows == "strided" and not r.kernel.blends]
     return [(replace(r.kernel, contiguous=COLUMNS["contiguous"]), r.draw_buffers) for r in strided]
@@ -195,8 +195,9 @@ def _transposed(parameter: Parameter) -> bool:
 def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Program]:
     """Returns the programs with which the page's other tabs show a model in training, by the names of `VIEWED`.
 
-    In their one-row products, a fragment takes strided columns; weights are then without panels (strips of contiguous
-    columns), as in a training program. Therefore a player can use the training program's textures directly.
+    In their one-row products, a fragment takes strided columns. With strided columns, weights have no panels (strips of
+    contiguous columns), just as in a training program. Therefore, these programs can read the training program's
+    textures.
     """
     plain = replace(recording, kernel=replace(recording.kernel, contiguous=0))
     return {
