@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from glgpt.program.formats import ALL
 
-OPEN = ConfigDict(extra="allow")  # for an object that may have fields besides those of its class
+OPEN = ConfigDict(extra="allow")  # for an object that may have more fields than those of its class
 
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[int, Field(ge=1)]
@@ -19,13 +19,13 @@ FileName = Annotated[str, Field(pattern="^[A-Za-z0-9._-]+$")]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Base64 = Annotated[str, Field(pattern="^[A-Za-z0-9+/]+={0,2}$")]
 FileBytes = Annotated[
-    int, Field(ge=1, le=1 << 30, description="size of a file in bytes; a page fetches at most this many")
+    int, Field(ge=1, le=1 << 30, description="size of a file in bytes; a page fetches no more bytes of the file")
 ]
 Dtype = Annotated[str, Field(json_schema_extra={"enum": list(ALL)})]
 
 
 class Items:
-    """Annotates a list with a type for each of its items, as in a tuple; JSON has lists but no tuples."""
+    """Annotates a list whose items each have a type, as those of a tuple have. JSON has lists but no tuples."""
 
     def __init__(self, types: Any) -> None:
         self._types = types

@@ -57,13 +57,17 @@ class RecordingFiles(TypedDict):
     blends: NotRequired[Annotated[bool, Field(description="only for devices that blend floats (EXT_float_blend)")]]
     pairs: NotRequired[
         Annotated[
-            bool, Field(description="only for devices that compute separate derivatives for each column of a quad")
+            bool,
+            Field(
+                description="only for devices that compute separate derivatives for each column of a quad, which is a "
+                "block of 2 x 2 pixels"
+            ),
         ]
     ]
     generate: FileName  # generates text
     capture: FileName  # outputs every activation
-    product: FileName  # probe of the kernel's product
-    row: FileName  # probe of one-row products
+    product: FileName  # probe: a product of several rows with this kernel
+    row: FileName  # probe: one-row products with these `rows`
     interventions: NotRequired[FileName]  # generates text with changed activations
     several: NotRequired[FileName]  # continues several texts with a common prompt at once
     masked: NotRequired[FileName]  # chooses a token among those that a constraint allows
@@ -73,19 +77,27 @@ class Tuning(TypedDict):
     """Constants shared by the desktop and the page. A chunk is a group of tokens that the model reads at once."""
 
     one_token: Annotated[
-        float, Field(gt=0, description="cost of a pass of one token; the unit is the cost of a token in a chunk")
+        float,
+        Field(gt=0, description="cost of a forward pass of a single token; the unit is the cost of a token in a chunk"),
     ]
-    one_captured: Annotated[float, Field(gt=0, description="one_token of a program that captures all activations")]
-    per_chunk: Annotated[float, Field(ge=0, description="cost of a chunk in addition to that of its tokens")]
+    one_captured: Annotated[float, Field(gt=0, description="the same cost in a program that captures all activations")]
+    per_chunk: Annotated[
+        float, Field(ge=0, description="cost of a chunk in addition to that of its tokens, in the same unit")
+    ]
     panels_pay: Annotated[
         float,
         Field(
             gt=0,
-            description="panels (strips of weights) are used if they reduce a one-row product's time below this share",
+            description="panels (strips of weights) are used if a one-row product with panels takes less than this "
+            "share of the time without panels",
         ),
     ]
     steady: Annotated[
-        float, Field(ge=1, description="times are steady if the second-best run is less than this many times the best")
+        float,
+        Field(
+            ge=1,
+            description="times are steady if the second-shortest is less than this many times the shortest",
+        ),
     ]
     draw_flops: Annotated[float, Field(gt=0, description="maximum number of floating-point operations in one draw")]
     ahead: Annotated[int, Field(ge=1, le=1024, description="maximum number of tokens whose passes are queued at once")]
@@ -127,7 +139,7 @@ class ShownHead(TypedDict):
 
 
 class PageSampling(TypedDict):
-    """The sampling settings of a page until a visitor changes them; missing filters are off."""
+    """The sampling settings of a page until a visitor changes them. A missing `top_k`, `top_p` or `min_p` is off."""
 
     temperature: Annotated[float, Field(ge=0)]
     top_k: NotRequired[Count]
@@ -165,7 +177,7 @@ class SplitServer(TypedDict):
     rest: Annotated[
         str | None,
         Field(
-            description="The part that the server runs; null: the page holds all blocks, and chooses at run time which "
+            description="The part that the server runs; null: the page holds all blocks, and its visitor chooses which "
             "of them the server runs"
         ),
     ]
@@ -204,7 +216,7 @@ class Manifest(PromptFields):
     schema: Literal[3]
     glgpt: str
     export_id: NotRequired[
-        Annotated[str, Field(description="id of the export; index.html has the same id if it is of the same export")]
+        Annotated[str, Field(description="id of the export; index.html contains the id of the export it belongs to")]
     ]
     model: str
     dtype: Annotated[Dtype, Field(description="the format of most weights")]
@@ -213,12 +225,12 @@ class Manifest(PromptFields):
             list[str] | None,
             Field(
                 description="tensor types of the model's GGUF file, if the page has the file's weights unchanged; the "
-                "type of most weights is the first"
+                "first is the type of most weights"
             ),
         ]
     ]
     parameters: NotRequired[Size]
-    source: NotRequired[Annotated[str | None, Field(description="address of the page's source, http or https")]]
+    source: NotRequired[Annotated[str | None, Field(description="address of the page's source code, http or https")]]
     trained_on: NotRequired[
         Annotated[
             str | None,
@@ -231,15 +243,17 @@ class Manifest(PromptFields):
         Annotated[
             list[str],
             Field(
-                description="Attention patterns that interventions can set, in the order of the numbers that "
-                "ops.set_pattern has for them"
+                description="Names of the attention patterns that interventions can set; in ops.set_pattern, the first "
+                "has the number 1"
             ),
         ]
     ]
     tuning: Tuning
     tokenizer: FileName | None
     eos: NotRequired[Annotated[list[Count], Field(max_length=64, description="ids that end a text")]]
-    reference: Annotated[FileName | None, Field(description="null in a page without weights, which has none")]
+    reference: Annotated[
+        FileName | None, Field(description="reference.json; null: a page without weights has no reference")
+    ]
     recorded: NotRequired[FileName | None]
     training: NotRequired[FileName | None]
     activations: Annotated[list[ListedActivation], Field(description="Activations in the order of computation")]

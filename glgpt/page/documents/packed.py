@@ -1,4 +1,4 @@
-"""Defines packed programs, a compact form of programs that `glgpt.page.player.packed` writes and describes."""
+"""Defines packed programs, a compact form of programs. `glgpt.page.player.packed` explains the form and writes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Scalar = Annotated[str, Field(json_schema_extra={"enum": ["int", "float"]})]
 Role = Annotated[str, Field(json_schema_extra={"enum": list(ROLES)})]
 
 # A list is a pass: the index of its kind in `kinds`, its label, and the names of its textures. An integer is the number
-# of a block, for which `~` stands in the names of the passes that follow.
+# of a block. In the names of the passes that follow the integer, `~` stands for this number.
 Step = Annotated[
     int | list[int | str], Field(json_schema_extra={"tsType": "number | readonly [kind: number, ...names: string[]]"})
 ]

@@ -32,11 +32,11 @@ class GgufKeys(TypedDict):
 
     architecture: str
     values: Annotated[
-        list[Expected], Field(description="keys: for each, its name, its value, and true if a file may lack the key")
+        list[Expected], Field(description="for each key: its name, its value, and true if a file may lack the key")
     ]
     neutral: Annotated[
         list[Neutral],
-        Field(description="optional keys with the only allowed value; null: the key must be absent"),
+        Field(description="for each optional key: its name, and its only allowed value; null: the key must be absent"),
     ]
     divisors: list[float] | None  # values of the tensor rope_freqs.weight; None: the tensor must be absent
 
@@ -46,7 +46,9 @@ class ConfigFields(TypedDict):
 
     values: Annotated[
         list[Expected],
-        Field(description="fields: for each, its name, the equivalent values, and true if a file may lack the field"),
+        Field(
+            description="for each field: its name, the values that it may have, and true if a file may lack the field"
+        ),
     ]
     rope: dict[str, Any] | None  # `rope_parameters` of the config.json; None: it lacks this field
 
@@ -125,8 +127,9 @@ class ShapeParameter(TypedDict):
     heads: Annotated[
         Annotated[list[int], Items(tuple[int, int, int, int, int])] | None,  # None: no axis consists of heads
         Field(
-            description="Axis of the texture that consists of heads (0: rows), number of heads, a head's width without "
-            "and with padding, number of kinds that the checkpoint's heads alternate between (1: no alternation)"
+            description="Five numbers: the axis of the texture that consists of heads (0: rows); the number of heads; "
+            "the width of a head without padding; its width with padding; the number of kinds of heads, such as "
+            "queries and keys, that alternate in the checkpoint (1: no alternation)"
         ),
     ]
     product: bool  # true if the parameter is the right operand of a matrix product
@@ -134,7 +137,7 @@ class ShapeParameter(TypedDict):
 
 
 class MixBytes(TypedDict):
-    """The bytes of the textures with weights, and of all textures of the program that generates text."""
+    """The bytes of textures of the program that generates text: of those with weights, and of all."""
 
     weights: int
     all: int

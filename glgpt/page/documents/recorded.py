@@ -38,7 +38,10 @@ class RecordedAttention(TypedDict):
     tokens: Annotated[int, Field(ge=1, le=1024, description="number of tokens, counted from the start of the text")]
     data: Annotated[
         Base64,
-        Field(description="a byte 255 * weight^0.4 for each layer, head, row and column; a row ends at its diagonal"),
+        Field(
+            description="a byte 255 * weight^0.4 for each layer, head, row (the token that attends) and column; row i "
+            "ends at column i"
+        ),
     ]
 
 
@@ -54,8 +57,8 @@ class RecordedMachine(TypedDict):
         list[Base64],
         Field(
             min_length=1,
-            description="a byte per texel (127 for zero), rows from the top; from the left, a column of cells for the "
-            "embedding, one for each block, and one for the logits",
+            description="each picture has a byte per texel (127 for zero), row by row from the top; its columns of "
+            "cells show, from left to right, the embedding, each block, and the logits",
         ),
     ]
 

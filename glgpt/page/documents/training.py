@@ -44,7 +44,7 @@ class OfferConfig(TypedDict):
 
 @with_config(OPEN)
 class OfferShape(TypedDict):
-    """The sizes of a model that are named alike in every family, such as `d_head`."""
+    """The sizes of a model that have the same names in every family, such as `d_head`."""
 
     d_head: Size
 

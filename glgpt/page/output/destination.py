@@ -1,4 +1,4 @@
-"""Checks the path of an export, and moves the finished page to it."""
+"""Checks the path to which a page is exported, and moves the finished page there."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ OTHERS = ("embed", "dashboard")  # folders of the built page that an export omit
 
 
 def checked_out(out: str | Path, single_file: bool) -> Path:
-    """Returns the path to write a page to: a new name, an empty folder, or an earlier export.
-
-    Raises FileError for anything else.
-    """
+    """Returns the path to write a page to. Raises FileError unless it is new, an empty folder or an earlier export."""
     if single_file:
         return output_file(out, ".html", ("earlier export", _is_single_page), parents=True)
     path = output_folder(out, ("earlier export", _is_export))

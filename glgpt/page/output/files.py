@@ -26,11 +26,12 @@ from glgpt.text.tokenizer import Tokenizer
 Progress = Callable[[int, int], None]
 REFERENCE_TOKENS = 48
 MAX_REFERENCE_PROMPT = 64  # maximum tokens: all their activations are in memory at once
-MAX_LOGIT_VALUES = 1 << 18  # maximum number of a prompt's logits; if there are more, only the last token's are stored
+# Maximum number of logits (tokens x vocabulary) to store. If a prompt has more, only the last token's are stored.
+MAX_LOGIT_VALUES = 1 << 18
 
 
 class Shards:
-    """Writes rows of texels, in order, to files of at most `size` bytes; a row with more bytes has a separate file."""
+    """Writes rows of texels, in order, to files of at most `size` bytes. A longer row is the only row of its file."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder, self.size = folder, size
@@ -104,8 +105,8 @@ def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
 def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[str]) -> Reference:
     """Returns the content of reference.json, with which a page checks its results.
 
-    It holds the ids of a prompt (arbitrary ids without a prompt), the prompt's greedy continuation and logits, and
-    the row of the prompt's last token in every activation of `names`.
+    The content is the ids of a prompt (if `prompt` is None, arbitrary ids), their greedy continuation and logits, and
+    the values of the last id in each of the activations `names`.
     """
     config = model.config
     if prompt:
@@ -113,8 +114,8 @@ def reference_json(model: LanguageModel, prompt: list[int] | None, names: list[s
     else:
         ids = [i % config.vocab_size for i in range(1, 9)][: config.n_positions]
     greedy = list(model.generate_ids(ids, min(REFERENCE_TOKENS, config.n_positions - len(ids)), temperature=0))
-    # All activations are captured in one run, as in a page. With fewer captures, some passes would be fused, which
-    # changes how f16 rounds.
+    # All activations are captured in one run, as in a page. With fewer captures, ops would be fused. A fused pass does
+    # not store all values and so does not round them to f16, which changes the results.
     logits, found = model.run_with_cache(ids, names)
     model.release_captures()
     first = 0 if logits.size <= MAX_LOGIT_VALUES else len(ids) - 1

@@ -21,7 +21,7 @@ def validate(schema: str, document: Any, name: str) -> None:
 
 @functools.cache
 def _validator(schema: str) -> Any:
-    """Returns a validator that skips parts that it has already found valid: passes, views and names recur often."""
+    """Returns a validator that checks equal parts of documents only once: passes, views and names recur often."""
     import jsonschema
     from referencing import Registry, Resource
 
@@ -29,10 +29,10 @@ def _validator(schema: str) -> Any:
     valid: set[bytes] = set()
 
     def digest(part: Any, instance: Any) -> bytes:
-        # The validator keeps all parts of its schemas in memory, so `id` identifies a part. The value of a `$ref` is a
-        # string, and equal strings in two files can refer to different schemas; `part` is then the schema that
-        # contains the `$ref`. Version 2 of marshal writes no references, so equal instances give equal bytes. JSON
-        # would take longer.
+        # `part` is a part of a schema. The validator keeps all parts in memory, so `id` identifies a part. For a
+        # `$ref`, `part` is the schema that contains it: the value of a `$ref` is a string, and equal strings in two
+        # files can refer to different schemas. Version 2 of marshal writes no references, so equal instances give
+        # equal bytes. JSON would take longer.
         return hashlib.sha256(marshal.dumps((id(part), instance), 2)).digest()
 
     def remembering(keyword: str) -> Callable[..., Iterator[Any]]:

@@ -1,1 +1,1 @@
-"""Exports the page without weights: it has recorded programs of common shapes, and its visitor opens a model's file."""
+"""Exports a page without weights: it has programs for common architectures and sizes, for files that visitors open."""

@@ -1,4 +1,4 @@
-"""Describes the files of a shape, so that a page recognises them: metadata, tensors, and how tensors fill textures.
+"""Describes the metadata and tensors of a shape's model files, so that a page recognises and loads such files.
 
 A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights.
 """
@@ -25,12 +25,13 @@ from glgpt.models.spec import ALIASES, ModelConfig
 from glgpt.page.documents.player import ConfigFields, Expected, GgufKeys, ShapeParameter
 
 Json = dict[str, Any]
-# Fields of a config.json for rotary positions, in an older and a newer form. A page converts both before comparing.
+# Fields of a config.json for rotary positions. Old and new files have different ones of these fields; a page converts
+# the fields to one form before it compares them.
 _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_pct")
 
 
 def gguf_about(config: ModelConfig) -> GgufKeys | None:
-    """Returns the fields by which a page recognises a GGUF file of a shape; None if GGUF lacks its architecture."""
+    """Returns the fields by which a page recognises a GGUF file of a shape; None if GGUF lacks the architecture."""
     fields = config.to_dict()
     try:
         about = architecture_for(fields)
@@ -70,9 +71,9 @@ class _Divisors:
 def _read_metadata(
     config: ModelConfig, metadata: Mapping[str, Any], divisors: NDArray[np.float32] | None
 ) -> Json | None:
-    """Returns the fields that glgpt reads from a GGUF file with this metadata and with the tensors of `config`.
+    """Returns the fields of a `ModelConfig` that glgpt would read from a GGUF file with this metadata.
 
-    Returns None if glgpt refuses such a file.
+    The file has the tensors of `config`. Returns None if glgpt refuses such a file.
     """
     tensors: dict[str, Any] = {"token_embd.weight": GgufTensor(Path(), F32, (config.vocab_size, config.n_embd), 0)}
     if not config.tie_word_embeddings:
@@ -99,7 +100,7 @@ def config_about(config: ModelConfig) -> ConfigFields:
 
 
 def _read(fields: Mapping[str, Any]) -> Json | None:
-    """Converts the fields of a config.json to those of a `ModelConfig`; adds sizes that follow from them.
+    """Returns the fields of the `ModelConfig` that a config.json describes, and sizes that are computed from them.
 
     Returns None if glgpt refuses the config.json.
     """
@@ -113,9 +114,8 @@ def _read(fields: Mapping[str, Any]) -> Json | None:
 def parameters(config: ModelConfig, whole: ModelConfig) -> list[ShapeParameter]:
     """Describes every parameter: its texture's matrix, and the tensors that hold it in a GGUF file and in a checkpoint.
 
-    In the result, `rows` are the rows of the tensor that hold the parameter, if the tensor holds several parameters.
-
-    `config` has as many positions as the page's caches; `whole` has as many as the model.
+    In the result, `rows` are the rows of the tensor that hold the parameter (None: all rows). `config` has as many
+    positions as the page's caches, and `whole` as many as the model.
     """
     fields = whole.to_dict()
     names: dict[str, str] = {}

@@ -39,8 +39,8 @@ from glgpt.system.memory import uncollected
 from glgpt.system.parallel import in_processes, processes_for
 
 SCHEMA: Final = 1  # version of player.json and of a shape's file
-# Maximum positions of the caches, if `context` is None. For SmolLM2-135M, the caches of 2,048 positions take 118 MB in
-# f16 and 236 MB in f32.
+# Maximum positions of the caches, if `context` is None. For SmolLM2-135M, caches of 2,048 positions would take 118 MB
+# in f16 and 236 MB in f32.
 CONTEXT = 1024
 FOLDER, ABOUT = "shapes", "shape.bin"  # the folder of all shapes, and the file that describes a shape
 SOURCES = "sources.bin"  # GLSL lines from which the shaders of all programs are assembled
@@ -61,8 +61,8 @@ class PlayerOptions:
     also has the shapes of the package's table. `context` is the number of positions of the caches (None: the model's,
     at most `CONTEXT`), and `cache_dtype` is the caches' format ("auto", "f32" or "f16"). `hosts` are servers from which
     the page may fetch a model by its link, in addition to those of Hugging Face. Mixes are recorded in up to
-    `processes` processes, as far as processors and memory allow; with more than one, Python imports the main script
-    again in each.
+    `processes` processes, or fewer if there are not enough processors or memory. With more than one process, Python
+    imports the main script again in each.
     """
 
     shapes: Sequence[str | Path] = ()
@@ -128,7 +128,7 @@ class _ShapeWriter:
 
     @uncollected()
     def write(self, mix: Mix, number: int) -> _Written:
-        """Records and writes the programs of a mix; equal programs share a file. File names begin with `number`."""
+        """Records and writes the programs of a mix. Equal programs share a file, whose name begins with `number`."""
         caches, lines = cache_format(self.config, mix.formats, self.cache_dtype), sources()
         programs, recordings = record_page(self.config, mix.formats, Part.whole(self.config), None, caches)
         names: dict[str, str] = {}

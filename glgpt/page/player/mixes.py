@@ -17,7 +17,8 @@ from glgpt.page.player.expected import gguf_about
 from glgpt.page.player.shapes import Shape
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
-SUPER_BLOCK = 256  # values in a block of the K types; if rows are not whole blocks, FALLBACK gives the type
+# Values in a block of the K types. If a tensor's rows do not consist of whole blocks, its type is that of `FALLBACK`.
+SUPER_BLOCK = 256
 FALLBACK = {"Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 PLAIN = {"F32": "f32", "F16": "f16"}
 # Texture format -> the types of GGUF whose values it holds unchanged.
@@ -38,8 +39,8 @@ HOLDS = {
 class Recipe:
     """The types of a mix: `main` is that of most tensors, and `head` is that of the output head.
 
-    `special` takes a tensor's role, its layer and the number of layers. It returns the tensor's type; None: `main`.
-    The recipe "any" is for files of all other mixes: its format holds every type.
+    `special` takes a tensor's role, its layer and the number of layers, and returns the tensor's type (None: `main`).
+    The recipe "any" is for files of all other mixes: the texture format of its type holds the values of every type.
     """
 
     name: str
@@ -87,9 +88,9 @@ RECIPES = (
 
 
 def mixes(shape: Shape) -> list[Mix]:
-    """Returns the mixes of a shape, each once: first that of the shape's file if there is one, then those of `RECIPES`.
+    """Returns the different mixes of a shape: that of the shape's GGUF file, if any, then those of `RECIPES`.
 
-    If GGUF has no architecture for the shape, only F32 and F16 of `RECIPES` are returned.
+    If GGUF has no architecture for the shape, returns only F32 and F16 of `RECIPES`.
     """
     given = [Mix("file", shape.formats)] if shape.formats else []
     found: dict[object, Mix] = {}

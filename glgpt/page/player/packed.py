@@ -3,13 +3,13 @@
 The programs of a shape (an architecture with its sizes) repeat each other, but gzip finds repetitions only within
 32 KiB. A packed program is JSON with the fields of a `Program`. Three of the fields are shorter:
 
-- `shaders`: a text is a list of runs, `[first line, number of lines, ..]`, over the lines of `sources()` followed by
-  the program's own `lines`;
+- `shaders`: the text of a shader is a list of runs of lines, `[first line, number of lines, ..]`. Line numbers count
+  the lines of `sources()` first, and then `lines`, which are the program's other lines;
 - `textures`: `[name, width, height, layers, format, role]`;
 - `entries`: a pass is `[kind, label, inputs.., outputs..]`. `kinds[kind]` has the fields that a pass shares with the
   same pass of other blocks: `[shader, samplers, [[index of the output texture, layer], ..], viewport, row, flops,
-  nbytes, slices, clear, first_column, keys]`. A number between passes is that of a block: in the names that follow, `~`
-  stands for this number.
+  nbytes, slices, clear, first_column, keys]`. A number between passes is the number of a block: in the names of the
+  passes that follow, `~` stands for it.
 
 `viewer/src/runtime/engine/packed-program.ts` reads packed programs.
 """
@@ -61,7 +61,8 @@ def packed(program: Program, known: Sequence[str]) -> str:
 def line_runs(texts: Mapping[str, str], known: Sequence[str]) -> tuple[list[str], dict[str, list[int]]]:
     """Converts texts to runs of lines, `[first line, number of lines, ..]`.
 
-    Returns the lines that are not in `known`, and by name the runs of each text over `known` followed by those lines.
+    Returns the new lines, which are not in `known`, and the runs of each text by its name. The line numbers of the runs
+    count the lines of `known` first, and then the new lines.
     """
     lines, places, found = list(known), defaultdict[str, list[int]](list), {}
     for at, line in enumerate(lines):

@@ -29,8 +29,8 @@ MAX_NAME = 60  # characters
 class Shape:
     """A shape: its display name and the config of its models.
 
-    If the shape was read from a GGUF file, `formats` are the formats of the file's tensors: programs are recorded for
-    these formats in addition to those of the usual mixes. Otherwise, `formats` is None.
+    If the shape was read from a GGUF file, `formats` are the texture formats of the file's tensors. Programs are then
+    recorded for these formats and for those of the usual mixes. Otherwise, `formats` is None.
     """
 
     name: str

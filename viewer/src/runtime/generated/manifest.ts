@@ -50,7 +50,7 @@ export interface ListedActivation {
 
 /** The size and SHA-256 of a file. */
 export interface ListedFile {
-  /** size of a file in bytes; a page fetches at most this many */
+  /** size of a file in bytes; a page fetches no more bytes of the file */
   bytes: number;
   sha256: string;
 }
@@ -72,7 +72,7 @@ export interface NamedThing {
   about?: string;
 }
 
-/** The sampling settings of a page until a visitor changes them; missing filters are off. */
+/** The sampling settings of a page until a visitor changes them. A missing `top_k`, `top_p` or `min_p` is off. */
 export interface PageSampling {
   temperature: number;
   top_k?: number;
@@ -91,7 +91,7 @@ export interface RecordingFiles {
   rows: "strided" | "contiguous";
   /** only for devices that blend floats (EXT_float_blend) */
   blends?: boolean;
-  /** only for devices that compute separate derivatives for each column of a quad */
+  /** only for devices that compute separate derivatives for each column of a quad, which is a block of 2 x 2 pixels */
   pairs?: boolean;
   generate: string;
   capture: string;
@@ -109,7 +109,7 @@ export interface RecordingFiles {
  */
 export interface Shard {
   file: string;
-  /** size of a file in bytes; a page fetches at most this many */
+  /** size of a file in bytes; a page fetches no more bytes of the file */
   bytes: number;
   sha256: string;
   pieces: readonly (readonly [string, number, number, number])[];
@@ -129,7 +129,7 @@ export interface SplitServer {
   server: string;
   wire: "f32" | "f16" | "int8";
   digest: string;
-  /** The part that the server runs; null: the page holds all blocks, and chooses at run time which of them the server runs */
+  /** The part that the server runs; null: the page holds all blocks, and its visitor chooses which of them the server runs */
   rest: string | null;
   /** The side that computes the logits if `rest` is not null */
   head: "server" | "page";
@@ -152,15 +152,15 @@ export interface TemplateSource {
 
 /** Constants shared by the desktop and the page. A chunk is a group of tokens that the model reads at once. */
 export interface Tuning {
-  /** cost of a pass of one token; the unit is the cost of a token in a chunk */
+  /** cost of a forward pass of a single token; the unit is the cost of a token in a chunk */
   one_token: number;
-  /** one_token of a program that captures all activations */
+  /** the same cost in a program that captures all activations */
   one_captured: number;
-  /** cost of a chunk in addition to that of its tokens */
+  /** cost of a chunk in addition to that of its tokens, in the same unit */
   per_chunk: number;
-  /** panels (strips of weights) are used if they reduce a one-row product's time below this share */
+  /** panels (strips of weights) are used if a one-row product with panels takes less than this share of the time without panels */
   panels_pay: number;
-  /** times are steady if the second-best run is less than this many times the best */
+  /** times are steady if the second-shortest is less than this many times the shortest */
   steady: number;
   /** maximum number of floating-point operations in one draw */
   draw_flops: number;
@@ -181,27 +181,27 @@ export interface ManifestDocument {
   head?: ShownHead | null;
   schema: 3;
   glgpt: string;
-  /** id of the export; index.html has the same id if it is of the same export */
+  /** id of the export; index.html contains the id of the export it belongs to */
   export_id?: string;
   model: string;
   /** the format of most weights */
   dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k" | "q2_k";
-  /** tensor types of the model's GGUF file, if the page has the file's weights unchanged; the type of most weights is the first */
+  /** tensor types of the model's GGUF file, if the page has the file's weights unchanged; the first is the type of most weights */
   stored?: readonly string[] | null;
   parameters?: number;
-  /** address of the page's source, http or https */
+  /** address of the page's source code, http or https */
   source?: string | null;
   /** the training data in a few words, such as: the plays of Shakespeare */
   trained_on?: string | null;
   config: Config;
   recordings: readonly RecordingFiles[];
-  /** Attention patterns that interventions can set, in the order of the numbers that ops.set_pattern has for them */
+  /** Names of the attention patterns that interventions can set; in ops.set_pattern, the first has the number 1 */
   patterns?: readonly string[];
   tuning: Tuning;
   tokenizer: string | null;
   /** ids that end a text */
   eos?: readonly number[];
-  /** null in a page without weights, which has none */
+  /** reference.json; null: a page without weights has no reference */
   reference: string | null;
   recorded?: string | null;
   training?: string | null;

@@ -2,7 +2,7 @@
 
 /** The fields by which a page recognises that a config.json has a shape. */
 export interface ConfigFields {
-  /** fields: for each, its name, the equivalent values, and true if a file may lack the field */
+  /** for each field: its name, the values that it may have, and true if a file may lack the field */
   values: readonly (readonly [string, unknown, boolean])[];
   rope: Record<string, unknown> | null;
 }
@@ -13,9 +13,9 @@ export interface ConfigFields {
  */
 export interface GgufKeys {
   architecture: string;
-  /** keys: for each, its name, its value, and true if a file may lack the key */
+  /** for each key: its name, its value, and true if a file may lack the key */
   values: readonly (readonly [string, unknown, boolean])[];
-  /** optional keys with the only allowed value; null: the key must be absent */
+  /** for each optional key: its name, and its only allowed value; null: the key must be absent */
   neutral: readonly (readonly [string, unknown])[];
   divisors: readonly number[] | null;
 }

@@ -12,7 +12,7 @@ export interface Candidate {
 export interface RecordedAttention {
   /** number of tokens, counted from the start of the text */
   tokens: number;
-  /** a byte 255 * weight^0.4 for each layer, head, row and column; a row ends at its diagonal */
+  /** a byte 255 * weight^0.4 for each layer, head, row (the token that attends) and column; row i ends at column i */
   data: string;
 }
 
@@ -22,7 +22,7 @@ export interface RecordedMachine {
   cell: readonly [number, number];
   /** index of the token that each picture shows, ascending */
   at: readonly number[];
-  /** a byte per texel (127 for zero), rows from the top; from the left, a column of cells for the embedding, one for each block, and one for the logits */
+  /** each picture has a byte per texel (127 for zero), row by row from the top; its columns of cells show, from left to right, the embedding, each block, and the logits */
   pictures: readonly string[];
 }
 

@@ -18,7 +18,7 @@ export interface FileTensor {
   shift: number;
 }
 
-/** The bytes of the textures with weights, and of all textures of the program that generates text. */
+/** The bytes of textures of the program that generates text: of those with weights, and of all. */
 export interface MixBytes {
   weights: number;
   all: number;
@@ -53,7 +53,7 @@ export interface ShapeParameter {
   rows: readonly [number, number] | null;
   /** Rows and columns of the texture's matrix before heads are padded */
   matrix: readonly [number, number];
-  /** Axis of the texture that consists of heads (0: rows), number of heads, a head's width without and with padding, number of kinds that the checkpoint's heads alternate between (1: no alternation) */
+  /** Five numbers: the axis of the texture that consists of heads (0: rows); the number of heads; the width of a head without padding; its width with padding; the number of kinds of heads, such as queries and keys, that alternate in the checkpoint (1: no alternation) */
   heads: readonly [number, number, number, number, number] | null;
   product: boolean;
   gguf: FileTensor | null;

@@ -65,7 +65,7 @@ export interface OfferSettings {
   schedule: "cosine" | "linear" | "constant";
 }
 
-/** The sizes of a model that are named alike in every family, such as `d_head`. */
+/** The sizes of a model that have the same names in every family, such as `d_head`. */
 export interface OfferShape {
   d_head: number;
 }
