@@ -16,7 +16,7 @@ from glgpt.plots.fonts import drawable, families
 ATTENTION = mpl.colormaps["magma"].with_extremes(bad="#e9e9ec")
 SIGNED = mpl.colormaps["RdBu_r"].with_extremes(bad="#d0d0d0")
 AMOUNT = mpl.colormaps["viridis"].with_extremes(bad="#d0d0d0")
-MAX_SHEET_PIXELS = 6000  # maximum pixels of a contact sheet's longer side, without its gaps
+MAX_SHEET_PIXELS = 6000  # maximum pixels of the longer side of `contact_sheet`, not counting the gaps between patterns
 
 
 def attention_scale(n: int) -> PowerNorm:
@@ -67,7 +67,7 @@ def contact_sheet(patterns: np.ndarray, layers: Sequence[int], heads: Sequence[i
     """Draws all patterns [layers, heads, T, T] in one picture: each row is a layer, each column a head.
 
     Each value is a square of a whole number of pixels. If a side of the picture would exceed `MAX_SHEET_PIXELS`, a
-    square shows the largest of several values.
+    square shows the largest value of a block of neighbouring values.
     """
     rows, cols, n = patterns.shape[:3]
     upper = causal(pooled(patterns, -(-n * max(rows, cols) // MAX_SHEET_PIXELS)))
@@ -103,8 +103,8 @@ def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, 
     """Draws a matrix [T, width] in which each row is a token; with `square`, each column is a token too.
 
     A matrix with negative values is drawn in blue below zero and red above; other matrices range from dark to light.
-    The scale ends at the 99.5th percentile of the magnitudes, so that a few outliers do not hide differences among the
-    rest.
+    The colour scale ends at the 99.5th percentile of the magnitudes. If it ended at the largest magnitude, a few
+    outliers would hide the differences among the other values.
     """
     values = np.ma.masked_invalid(values)
     n, cols = values.shape
@@ -128,9 +128,9 @@ def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, 
 
 @styled
 def norms(rows: np.ndarray, names: Sequence[str], labels: Sequence[str], subtitle: str, path: Path) -> None:
-    """Draws norms of the residual stream, `rows` [places, T]: each column is a token.
+    """Draws the L2 norms of the residual stream, `rows` [places, T]: each column is a token.
 
-    Each row is a place in the model: the first is after the embedding, and each further one after a block.
+    The first row has the norms after the embedding, and each further row those after a block. `names` are their labels.
     """
     n, rows = rows.shape[1], np.ma.masked_invalid(rows)
     known = rows.compressed() if rows.count() else np.ones(1)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-REACH = 2.5  # a value of this many times the mean magnitude gets the strongest colour, as on the web page
+# The colour range ends at this many times the mean magnitude of the values; the web page does the same.
+REACH = 2.5
 FLAT = 6  # matrices with fewer rows are folded: flattened and broken into rows of equal length
 
 
 def folded(values: NDArray[np.float32], aspect: float) -> NDArray[np.float32]:
     """Returns a matrix for a cell that is `aspect` times as wide as high.
 
-    Flattens a matrix of fewer than `FLAT` rows and breaks it into rows of equal length, padded with zeros, so that each
-    value covers an about square area of the cell. Returns other matrices unchanged.
+    Flattens a matrix of fewer than `FLAT` rows and breaks it into rows of equal length, padded with zeros. The length
+    is chosen so that each value covers an almost square area of the cell. Returns other matrices unchanged.
     """
     if len(values) >= FLAT:
         return values

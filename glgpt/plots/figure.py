@@ -49,12 +49,15 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def thinned(n: int, inches: float, each: float = 0.135) -> np.ndarray:
-    """Returns evenly spaced indices below `n`, at most as many as labels of `each` inches fit into `inches`."""
+    """Returns evenly spaced indices below `n`, so few that their labels, of `each` inches, fit into `inches`."""
     return np.arange(0, n, max(1, int(np.ceil(n * each / inches))))
 
 
 def label_axis(axis: Any, labels: Sequence[str], inches: float, **style: Any) -> None:
-    """Draws token labels along an axis of `inches`. If not all fit, omits some and adds positions to the others."""
+    """Draws token labels along an axis that is `inches` long.
+
+    If the labels of all tokens do not fit, omits some of them, and adds the token's position to each remaining label.
+    """
     shown = thinned(len(labels), inches)
     texts = [drawable(labels[i] if len(shown) == len(labels) else f"{labels[i]} {i}") for i in shown]
     axis.set_ticks(shown, texts, family=families("DejaVu Sans Mono"), fontsize=7.5, **style)

@@ -1,4 +1,4 @@
-"""Finds fonts for the characters of any token: first matplotlib's font, then installed fonts."""
+"""Finds fonts for the characters of any token: matplotlib's font and, for characters that it lacks, installed fonts."""
 
 from __future__ import annotations
 

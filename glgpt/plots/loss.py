@@ -16,7 +16,7 @@ from glgpt.plots.fonts import drawable
 def loss_curve(training: np.ndarray, validation: np.ndarray, title: str, path: Path) -> None:
     """Draws the losses of a run. `training` and `validation` are [n, 2]: each row is (step, loss in nats per token).
 
-    The training loss of every step is a thin line; a thicker line is its running mean over 1/50 of the steps.
+    A thin line shows the training loss of every step; a thicker line shows its running mean over 1/50 of the steps.
     """
     figure = Figure(figsize=(7.5, 4.2))
     FigureCanvasAgg(figure)

@@ -18,8 +18,8 @@ from glgpt.system.files import written_whole
 WIDTH, HEIGHT, DPI = 1200, 630, 100  # size in pixels at which sites show link previews; dots per inch
 NIGHT, BRIGHT, PALE, ACCENT = "#0a0e17", "#eef1f7", "#a3afc2", "#9d97ff"  # colours of the page's header
 BELOW_AND_ABOVE = LinearSegmentedColormap.from_list("page", ["#ed7321", NIGHT, "#3378f5"])
-LEFT, RIGHT, TOP, BOTTOM = 0.095, 0.83, 0.69, 0.09  # edges of the cells, as shares of the picture
-GAP = 0.0035  # between cells, as a share of the picture
+LEFT, RIGHT, TOP, BOTTOM = 0.095, 0.83, 0.69, 0.09  # edges of the grid, as shares of the picture's width or height
+GAP = 0.0035  # between the matrices of the grid, as a share of the picture's width or height
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def strip_picture(
 ) -> None:
     """Writes a PNG of 1200 x 630 pixels with a grid of matrices.
 
-    `columns` and `lines` are the grid's labels. `cells[i]` holds the matrices of column i: one for each line, or one
-    for the whole column.
+    `columns` and `lines` are the labels of the grid's columns and rows. `cells[i]` holds the matrices of column i: one
+    for each row, or a single one, which then fills the whole column.
     """
     figure, axes = figure_of(WIDTH / DPI, HEIGHT / DPI)
     axes.remove()
@@ -78,7 +78,7 @@ def strip_picture(
 
 
 def _cell(axes: Axes, values: np.ndarray, aspect: float) -> None:
-    """Draws a matrix in its cell; first, `folded` breaks a matrix of a few rows into more rows."""
+    """Draws a matrix in its cell of the grid; a matrix of a few rows is first broken into more rows (`folded`)."""
     values = folded(values, aspect)
     far = max(REACH * float(np.abs(values).mean()), 1e-30)
     axes.imshow(values, cmap=BELOW_AND_ABOVE, vmin=-far, vmax=far, aspect="auto", interpolation="nearest")

@@ -1,7 +1,7 @@
-"""Defines storage formats, which pack numbers into 128-bit texels. Each has an entry here and a file in `glsl/formats`.
+"""Defines storage formats, which pack numbers into 128-bit texels; `glsl/formats` has a file for each format.
 
-A texel may hold values of several neighbouring column tiles of a `Layout` (`column_tiles_per_texel`). One fetch then
-feeds an accumulator for each of these tiles. A new format needs:
+A texel may hold values of several neighbouring column tiles of a `Layout` (`column_tiles_per_texel`). With one fetch, a
+shader then gets values of all these tiles. A new format needs:
 
 - an entry of `FORMATS`;
 - `glsl/formats/<name>.glsl` with `<name>_decode(texel, tile)`, which returns the four values of one of the texel's
@@ -13,7 +13,7 @@ feeds an accumulator for each of these tiles. A new format needs:
 Quantised formats have a `Coding`, which stores numbers as levels (small integers) and scales: see `quantised`. In a
 texture, each group of `group` rows of a tile is preceded by `scale_rows` rows of texels with the scales, and possibly
 minima, of the group. Only weights are stored in quantised formats. The formats in `STORED` are for weights that a file
-already holds as levels and scales.
+already holds as levels and scales, such as a GGUF file.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class Format:
     `texture` is the format of the texture, "float" or "uint". `pack` converts float32 `[..., values_per_texel]` to
     texels `[..., 4]`, and `unpack` converts texels back; the values are four of the first column tile, then four of the
     next one. `spacing` is the distance from 1 to the next larger number; the relative rounding error of a normal number
-    is at most half of it. `largest` is the largest finite number. `roundings` is the tolerated relative error as a
-    multiple of `spacing`, before it is scaled with the depth of a model (`program.tolerance`). It is larger for f32, in
-    which every term of a long sum adds a rounding.
+    is at most half of `spacing`. `largest` is the largest finite number. `roundings` is the tolerated relative error as
+    a multiple of `spacing`; `program.tolerance` scales it with the depth of a model. f32 has the largest multiple: sums
+    are computed in f32, so every term of a long sum adds a rounding error of this size.
 
     For a quantised format, `pack` and `unpack` convert the levels of its `coding`, and `spacing` is relative to the
-    greatest number of a group. The other input of a product of several rows with such a weight is stored in the format
-    `activations`. The weights that lose most with few bits, such as the embedding and the head, are stored as `outer`
-    ("": like other weights). In any format, the table of position embeddings is stored as `positions`.
+    greatest number of a group. In a product of several rows with a weight in such a format, the rows are stored in the
+    format `activations`. The weights that lose most with few bits, such as the embedding and the head, are stored as
+    `outer` ("": like other weights). If a model's weights have this format, quantised or not, its table of position
+    embeddings is stored as `positions`.
     """
 
     name: str
@@ -161,8 +162,8 @@ FORMATS = {
         _quantised("q4", Coding(4, minimum=True), outer="q8"),
     )
 }
-# Formats for weights that a file already holds as levels and scales; they have the names of GGUF's types. Users cannot
-# select them.
+# Formats for weights that a file already holds as levels and scales. These formats have the names of GGUF's types, and
+# users cannot select them.
 STORED = {
     f.name: f
     for f in (
@@ -174,5 +175,6 @@ STORED = {
     )
 }
 ALL = FORMATS | STORED
-AS_STORED = "stored"  # dtype of a model whose textures hold the numbers of its files, each tensor in its own format
+# The dtype of a model whose textures hold the numbers of its files exactly; each tensor has the format that this needs.
+AS_STORED = "stored"
 DTYPES = (*FORMATS, AS_STORED)

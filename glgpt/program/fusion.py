@@ -2,8 +2,8 @@
 
 Most of the cost of a small pass is its start. A training step has dozens of passes that differ only in their textures:
 AdamW for each vector, the last pass of the gradient of each bias, the transposition of a weight in each block. A fused
-shader contains the text of the shader once for each of these passes, and it writes to the colour attachments of all of
-them. XLA fuses the updates of an optimizer in the same way.
+shader contains the text of the shader once for each of these passes, and it writes to the colour attachments of all
+these passes. XLA fuses the updates of an optimizer in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from dataclasses import dataclass
 
 from glgpt.program.spec import Limits
 
-SMALL = 1 << 17  # texels: larger passes are not fused, and fusion does not keep larger tensors alive longer
+# Texels. Larger passes are not fused. Fusion changes the order of passes, but not so that the texture of a larger
+# tensor is needed for longer.
+SMALL = 1 << 17
 # An entry with fused passes may use more scratch memory than without fusion: this fraction more, or this many texels
 # more if that is greater.
 ROOM = 0.2
@@ -55,8 +57,9 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
     A group is a list of numbers of passes. The new order computes the same result. Members of a group have the same
     shader, and none reads or writes what another member writes. When two groups are merged, the earlier one moves to
     the position of the later one if no pass between them conflicts with it; otherwise the later one moves to the
-    position of the earlier one. A move keeps some tensors alive longer; each of these tensors has at most `SMALL`
-    texels. This limit is halved until scratch memory grows by no more than `ROOM` and `MIN_ROOM` allow.
+    position of the earlier one. After a move, the textures of some tensors are needed for longer. Only tensors of at
+    most `SMALL` texels may be affected; this limit is halved until scratch memory grows by no more than `ROOM` and
+    `MIN_ROOM` allow.
     """
     alone = [[i] for i in range(len(passes))]
     taken, small = scratch_texels(passes, alone), SMALL
@@ -74,9 +77,9 @@ def schedule(passes: Sequence[Movable], limits: Limits) -> list[list[int]]:
 
 
 def scratch_texels(passes: Sequence[Movable], groups: Sequence[Sequence[int]]) -> int:
-    """Returns the total texels of scratch textures, if a texture is reused for a later tensor of the same shape.
+    """Returns the total texels of scratch textures if a free texture is reused for a later tensor of the same shape.
 
-    `groups` lists the numbers of the passes that run as one pass, in the order to run the groups.
+    A group is a list of the numbers of passes that run as one pass. `groups` is in the order of running.
     """
     used = [
         [(t, s) for i in group for held in (passes[i].reads, passes[i].writes) for t, s in held.items()]
@@ -176,11 +179,11 @@ def fused_text(shared: str, texts: tuple[str, ...]) -> str:
 
 @functools.lru_cache(maxsize=64)
 def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], targets: int, pairs: bool) -> str:
-    """Returns a shader that runs each of the `texts` in its own range of pixel columns; `widths` are their widths.
+    """Returns a shader that runs each of the `texts` in its own range of pixel columns.
 
-    All texts write to the same colour attachments, `targets` of them; an attachment that a text does not write is zero.
-    In a text, PIXEL is the pixel relative to the text's range. With `pairs`, the texts treat two pixels as one and
-    compute two values for each attachment (`pair.glsl`).
+    `widths` are the widths of these ranges. All texts write to the same `targets` colour attachments; an attachment
+    that a text does not write is zero. In a text, PIXEL is the pixel relative to the text's range. With `pairs`, the
+    texts treat two pixels as one and compute two values for each attachment (`pair.glsl`).
     """
     values = 2 * targets if pairs else targets
     outs = [f"layout(location = {i}) out FLOAT_TEXEL {'pair' if pairs else 'out'}_{i};" for i in range(targets)]
@@ -203,7 +206,8 @@ def beside_text(shared: str, texts: tuple[str, ...], widths: tuple[int, ...], ta
 def merged_samplers(text: str, samplers: tuple[tuple[str, str], ...]) -> str:
     """Returns a shader that reads some textures through other samplers.
 
-    `samplers` has pairs (sampler, the sampler to use instead). A sampler that is not used any more becomes a macro.
+    `samplers` has pairs (sampler, the sampler to use instead). The name of a replaced sampler becomes a macro for the
+    other one.
     """
     for sampler, other in samplers:
         if sampler != other:

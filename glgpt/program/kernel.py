@@ -1,4 +1,4 @@
-"""The register blocks of matrix products; a probe (`glgpt.tuning`) measures which one is fastest on a device."""
+"""Defines kernels, the blocks of a matrix product that one fragment computes. A probe (`glgpt.tuning`) selects one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from glgpt.program.spec import Limits
 
 @dataclass(frozen=True)
 class Kernel:
-    """The register block of a product: the values that one fragment computes, and how it walks a weight.
+    """The block of a matrix product that one fragment computes, and how a one-row product reads a weight.
 
     A fragment computes one texel, which has four values, in each of `tile_rows` x `tile_cols` tiles. 4 x 4 values fit
-    four draw buffers; 4 x 8 and 8 x 4 need eight. `contiguous` is the number of neighbouring texels that a fragment of
-    a one-row product takes from f32 weights in panels (`ops.panels`). If it is 0, weights have no panels, and a
-    fragment takes two texels at a distance of half a row, or one texel of a wide row. One-row products are split into
-    slices. With `blends`, the device adds up the slices by blending (`ops.products`), which needs eight draw buffers;
-    otherwise another pass adds up partial sums. With `pairs`, two pixels add up their slices before blending, which
-    needs a device that computes derivatives separately for each column of a quad (2 x 2 pixels).
+    four draw buffers; 4 x 8 and 8 x 4 need eight. In a one-row product, `contiguous` is the number of neighbouring
+    texels that a fragment takes from each row of an f32 weight in panels (`ops.panels`). If `contiguous` is 0, weights
+    have no panels, and a fragment takes two texels at a distance of half a row, or one texel of a wide row. The inner
+    dimension of one-row products is split into slices. With `blends`, the device adds up the slices by blending
+    (`ops.products`), which needs eight draw buffers; otherwise another pass adds up partial sums. With `pairs`, two
+    pixels add up their slices before blending, which needs a device that computes derivatives separately for each
+    column of a quad (2 x 2 pixels).
     """
 
     tile_rows: int
@@ -51,8 +52,8 @@ class Kernel:
     def for_format(self, fmt: Format, limits: Limits) -> Kernel:
         """Returns the kernel for products whose left factor is stored in `fmt`.
 
-        For a packed format, the kernel has the column tiles of one texel and four or eight row tiles, as the draw
-        buffers allow.
+        For a packed format, the kernel has the column tiles of one texel. It has eight row tiles if the device has
+        eight draw buffers, else four.
         """
         if not fmt.packed:
             return self

@@ -1,16 +1,17 @@
-"""The layout of a matrix in a texture, and packing to and from numpy.
+"""Defines the layout of a matrix in a texture; converts numpy arrays to texels and back.
 
 The matrix is split into a grid of equal tiles: `tiles = (tr, tc)` are the numbers of row tiles and of column tiles. The
 rows and columns of a tile are contiguous in the matrix. Texel `(r, c4)` of a tile holds columns `4*c4 .. 4*c4+3` of the
 tile's row r. If the storage format packs more than four values into a texel (`formats`), a group of neighbouring column
-tiles shares texels. In each row tile, each group of column tiles is a layer of the texture.
+tiles shares texels; otherwise a group is a single column tile. A layer of the texture holds one group of column tiles
+in one row tile.
 
 Each group of column tiles may instead be split into panels, which are strips `panel` texels wide. A layer then holds
 `stack` panels, one below the other. The rows of a panel are contiguous in memory. Texels beyond the matrix are zero.
 
-In a quantised format, the rows of a tile form groups that share scales. The scales are in rows of texels above the
-group of rows, in the same columns of texels. A tile is then `stored_height` rows high, and row r of the tile is at
-`stored_row(r)`. The last group of a tile may have fewer rows.
+In a quantised format, the rows of a tile form groups that share scales. Rows of texels with the scales precede each
+group of rows, and a scale is in the same column of texels as its values. A tile then takes `stored_height` rows of
+texels, and row r of the tile is in row `stored_row(r)`. The last group of a tile may have fewer rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from glgpt.program.quantised import Blocks
 
 BAND_BYTES = 8 << 20  # maximum bytes of one upload
 Matrix = NDArray[np.floating[Any]] | Blocks
-Band = tuple[int, int, Texels]  # layer, first row, texels of the rows from there on
+Band = tuple[int, int, Texels]  # layer, number of the first row, texels of this and the following rows
 
 
 def texels(n: int) -> int:
@@ -157,7 +158,7 @@ class Layout:
         return self.format.pack(self._values(matrix, strip, strip[0] * self.height + y, end - y))
 
     def _quantised(self, matrix: Matrix, strip: tuple[int, int, int], y: int, end: int) -> Texels:
-        """Returns what `_packed` returns, for a quantised format: packs all groups of rows that overlap these rows."""
+        """Returns the same as `_packed` for a quantised format: first packs all groups that overlap these rows."""
         fmt = self.format
         step = fmt.group + fmt.scale_rows
         first, last = y // step, -(-end // step)
@@ -175,7 +176,7 @@ class Layout:
         return texels.reshape(-1, self.texture_width, 4)[y - first * step : end - first * step]
 
     def _groups(self, matrix: Matrix, strip: tuple[int, int, int], first: int, last: int, rows: int) -> Texels:
-        """Returns the groups from `first` to `last` (excluded) of a strip as texels, with their scales above.
+        """Returns the groups from `first` to `last` (excluded) of a strip as texels; each group's scales precede it.
 
         Each group has `rows` rows.
         """
@@ -255,10 +256,10 @@ class Layout:
     def segments(self, weight: Layout) -> Iterator[tuple[int, int, list[tuple[int, int]], int]]:
         """Yields the segments of the inner dimension of a product: this layout times `weight` `[cols, n]`.
 
-        A segment is a range of texels of a row of the left factor: (layer within a row tile, first texel in the layer,
-        starts, number of texels). For each column tile that shares these texels, `starts` has the place in `weight` at
-        which the matching rows begin: (row tile, row within the tile). No segment crosses the edge of a tile of either
-        factor.
+        A segment is a range of texels of a row of the left factor that lies in one tile, and whose matching rows of
+        `weight` lie in one tile too. It is a tuple (layer within a row tile, first texel in the layer, starts, number
+        of texels). `starts` has an item for each column tile that shares these texels: the first matching row of
+        `weight`, as (row tile, row within the tile).
         """
         end, shared = -(-self.cols // 4), self.format.column_tiles_per_texel
         for layer in range(self.across):
@@ -294,9 +295,9 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
     """Returns the layout of a weight with as few tiles as textures of at most `limit` texels per side allow.
 
     The number of column tiles is a multiple of `tile_cols`, or of the number of column tiles that share a texel if that
-    is larger. If there are several row tiles, their height is a multiple of four, so that a product's step over four
-    rows stays inside a tile. For a quantised format, their height is a multiple of the format's group of rows, unless
-    this takes more than twice as many row tiles. Raises ValueError if the rows do not fit.
+    is larger. If there are several row tiles, their height is a multiple of four, so that the four rows that a product
+    reads at a time are in one tile. For a quantised format, the height is a multiple of the number of rows in a group,
+    unless that needs more than twice as many row tiles. Raises ValueError if the rows do not fit.
     """
     fmt = ALL[dtype]
     step = max(tile_cols, fmt.column_tiles_per_texel)
@@ -318,7 +319,7 @@ def _folds(rows: int, tr: int, limit: int, fmt: Format, step: int) -> bool:
 
 
 def one_layer(rows: int, cols: int, dtype: str = "f32") -> Layout:
-    """Returns the layout of a matrix in one layer, so that shaders need not compute a tile."""
+    """Returns the layout of a matrix in one layer, so that shaders need not compute in which tile a value is."""
     return Layout(rows, cols, (1, ALL[dtype].column_tiles_per_texel), dtype)
 
 
@@ -330,8 +331,9 @@ def _stored(height: int, fmt: Format) -> int:
 def in_panels(rows: int, cols: int, limit: int, panel: int, dtype: str = "f32", exact: bool = False) -> Layout:
     """Returns the layout of a weight in panels, stacked in as few layers as textures of `limit` rows allow.
 
-    The layout has the tiles of `fold`. With `exact`, panels are `panel` texels wide; otherwise they are as narrow as
-    the same number of panels allows. Raises ValueError if a panel has more than `limit` rows of texels.
+    The layout has the tiles of `fold`. With `exact`, panels are `panel` texels wide. Otherwise, there are as many
+    panels as with this width, but they are as narrow as possible. Raises ValueError if a panel has more than `limit`
+    rows of texels.
     """
     high = _stored(rows, ALL[dtype])
     if high > limit:

@@ -1,9 +1,9 @@
 """Quantised weights: small integers (levels) with a scale, and possibly a minimum, for each group of rows of a column.
 
 A weight is level * scale, or level * scale + minimum. GGUF has the same groups: 32 or 16 weights along the input axis,
-which is the axis of rows in a weight's texture. `Blocks` holds the weights of GGUF's blocks without further rounding
-and decodes them to the same float32 values. The last group of a matrix, or of a tile, may have fewer rows; its scale is
-computed from these rows only.
+which is the axis of rows in a weight's texture. `Blocks` holds the weights of a GGUF file's blocks without further
+rounding, so that they decode to the file's float32 values. The last group of a matrix, or of a tile, may have fewer
+rows; its scale is computed from these rows only.
 
 Each of the four components of a texel holds one level of every column tile that shares the texel, with the first tile
 in the lowest bits. Numbers are rounded as numpy rounds float32, to nearest even, so that a checkpoint always gives the
@@ -35,8 +35,8 @@ class Coding:
     """The numbers that a quantised format stores.
 
     Levels have `bits` bits, and `group` rows of a column share a scale. With `minimum`, each group has a minimum, and
-    levels are not negative unless they are `signed`. Without it, levels are signed. Scales and minima are float16, or
-    float32 if `wide`.
+    levels are integers from 0, or signed integers if `signed` is set. Without `minimum`, levels are always signed.
+    Scales and minima are float16, or float32 if `wide`.
     """
 
     bits: int
@@ -132,9 +132,9 @@ class Coding:
     def quantise(self, values: Floats) -> Parts:
         """Returns (levels, scales, minima) for values `[groups, rows, ...]`; a group may have fewer than `group` rows.
 
-        Without `minimum`, the greatest magnitude of a group becomes the greatest level, and the minima are None. With
-        `minimum`, scale and minimum minimise the squared error approximately (`_search`). A group decodes to NaN if it
-        has a number that is not finite, or if its scale or minimum is too large to be stored.
+        Without `minimum`, a group's scale maps its greatest magnitude to the greatest level, and the minima are None.
+        With `minimum`, scale and minimum approximately minimise the squared error (`_search`). A group decodes to NaN
+        if it has a number that is not finite, or if its scale or minimum is too large to be stored.
         """
         flat = np.asarray(values, np.float32).reshape(*values.shape[:2], -1)
         levels = np.empty_like(flat)
@@ -164,9 +164,10 @@ class Coding:
     def _search(self, x: Floats) -> tuple[Floats, Floats, Floats]:
         """Quantises values `[groups, rows, n]` with scales and minima that approximately minimise the squared error.
 
-        The best of a few candidates is taken. The first one divides the range evenly. Each of the others rounds the
-        weights to levels with the same or a slightly different step (`SPREADS`), fits a line through the points (level,
-        weight) by least squares, and takes the slope of the line as the scale and its offset as the minimum.
+        Takes the best of a few candidates. The first one divides the range of a group's values evenly. Each of the
+        others rounds the values to levels with the same or a slightly different step (`SPREADS`), and fits a line
+        through the points (level, value) by least squares. The slope of the line is the scale, and its value at level 0
+        is the minimum.
         """
         high, rows = np.float32(self.range[1]), np.float32(x.shape[1])
         least, most = x.min(axis=1), x.max(axis=1)
@@ -198,11 +199,11 @@ class Coding:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """A quantised matrix `[rows, cols]` whose rows are along the input axis; uploading it does not round.
+    """A quantised matrix `[rows, cols]` with a row for each input of the product; it is uploaded without rounding.
 
     `levels` `[rows, cols]` are integers that `coding` can store; `scales` and `minima` `[groups, cols]` are numbers
     that `coding` stores exactly. Indexing with slices, `blocks[rows, columns]`, returns weights as float32. Raises
-    ValueError if the shapes do not fit, or if only one of `minima` and `coding.minimum` is given.
+    ValueError if the shapes do not fit, or unless `minima` are given exactly if `coding` has a minimum.
     """
 
     coding: Coding

@@ -34,9 +34,10 @@ from glgpt.program.tape import Gradients, Tape, Vjp
 from glgpt.program.tensor import Tensor
 from glgpt.system.files import data_path
 
-# The fields of the uniform block and their types, sorted by name as in a program's JSON, since players use that order.
-# pos: position of the first token; row: number of the row that is written or read; draw_seed, draw_step,
-# inverse_temperature, margin, nucleus_width, top_k, top_p: for sampling a token (`ops.sample`); others: for training.
+# The fields of the uniform block and their types. Players use the order in a program's JSON, which is sorted by name.
+# `pos` is the position of the first token, and `row` the number of the row that is written or read. `draw_seed`,
+# `draw_step`, `inverse_temperature`, `margin`, `nucleus_width`, `top_k` and `top_p` are for sampling a token
+# (`ops.sample`). The others are for training.
 SCALARS = {
     "draw_seed": "int",
     "draw_step": "int",
@@ -57,7 +58,11 @@ SCALARS = {
 
 @dataclass(frozen=True)
 class _Draft:
-    """A pass whose scratch tensors do not have textures yet: pairs (sampler, tensor) and pairs (tensor, layer)."""
+    """A pass whose scratch tensors do not have textures yet.
+
+    `inputs` are pairs (sampler, tensor), and `outputs` are pairs (tensor, layer). The fields of `spec` with the same
+    names are empty.
+    """
 
     spec: Pass
     inputs: tuple[tuple[str, Tensor], ...]
@@ -77,8 +82,8 @@ class Window:
     """The part of its outputs that a pass writes: `size` is (width, height) in texels.
 
     `row` names the scalar that holds the first row to write (None: row 0). Columns before `first_column` are not drawn.
-    With `keys`, a column holds four keys of attention, and the columns of the positions from `pos` + `keys` on are not
-    drawn either (0: all are drawn).
+    `keys` (0: not set) is for scores and patterns of attention. In these, a column of texels holds four keys, and only
+    the columns of the positions before `pos` + `keys` are drawn.
     """
 
     size: tuple[int, int]
@@ -163,7 +168,7 @@ class Recorder:
         return tensor
 
     def store(self, tensor: Tensor, name: str) -> Tensor:
-        """Turns a scratch tensor of this entry into the state `name`, which outlives a call; returns the state."""
+        """Turns a scratch tensor of this entry into the state `name`, which outlives the entry; returns the state."""
         self._stored[tensor] = self.fixed(name, tensor.layout, "state")
         return self._stored[tensor]
 
@@ -185,7 +190,7 @@ class Recorder:
     def recomputed(self, function: Callable[[Tensor], Tensor], x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """Records y = function(x) without keeping its intermediate tensors for the backward pass (Chen et al. 2016).
 
-        The backward pass records the function again from x. `weights` are the other inputs that get a gradient.
+        The backward pass computes them again from x. `weights` are the other inputs that get a gradient.
         """
         tape, self.tape = self.tape, None
         y = function(x)
@@ -202,9 +207,9 @@ class Recorder:
         return y
 
     def not_kept(self, x: Tensor, function: Callable[[], Tensor]) -> None:
-        """Marks x for recomputation: x is not stored for the backward pass, which computes it again by `function`.
+        """Marks x for recomputation: x is not stored for the backward pass, which computes x again.
 
-        `function` records the ops that compute x and returns the new tensor. The method `again` calls it.
+        `function` records the ops that compute x and returns the new tensor. The method `again` calls `function`.
         """
         self._again[x] = function
 
@@ -231,11 +236,11 @@ class Recorder:
     ) -> None:
         """Appends a pass with the shader `<shader>.frag`, or several if a pass cannot write all layers of the outputs.
 
-        The keys of `inputs` and `outputs` name the samplers and the STORE macros. Each pass writes a range of column
-        tiles of the outputs. If a column tile has more row tiles than a pass can write, each pass also has only a range
-        of row tiles. `columns` is the maximum number of column tiles in a pass (None: no limit). `cost` is the total
-        cost of the passes; each gets a share in proportion to its number of tiles. `window` is the part of the outputs
-        that a pass writes (None: everything).
+        The names of the shader's samplers and STORE macros are made from the keys of `inputs` and `outputs`. Each pass
+        writes a range of column tiles of the outputs. If a column tile has more row tiles than a pass can write, a pass
+        writes only a range of the row tiles too. `columns` is the maximum number of column tiles in a pass (None: no
+        limit). `cost` is the total cost of the passes; each pass gets a share in proportion to its number of tiles.
+        `window` is the part of the outputs that a pass writes (None: everything).
         """
         cost = cost or Cost()
         first, layouts = next(iter(outputs.values())), {name: t.layout for name, t in outputs.items()}
@@ -278,11 +283,12 @@ class Recorder:
         pairs: bool,
         cost: Cost,
     ) -> None:
-        """Appends a blended pass: it draws the regions side by side, once for each of `slices`, and adds up the slices.
+        """Appends a pass that draws the regions next to each other, once for each slice, and adds up the slices.
 
-        A slice is one triangle. Devices add in the order of the slices. If `onto`, the sums are added to what `out`
-        holds; otherwise they replace it. With `pairs`, a pixel of a region covers two pixels of `out`, and each of
-        these gets half of the region's values: see `pair.glsl`.
+        `slices` is the number of slices. A slice is drawn as one triangle; devices blend the triangles, and so add the
+        slices, in their order. If `onto`, the sums are added to the values of `out`; otherwise they replace these
+        values. With `pairs`, a pixel of a region covers two pixels of `out`, and each of these gets half of the
+        region's values: see `pair.glsl`.
         """
         shared = _shared_text([out.layout, *(t.layout for region in regions for t in region.inputs.values())])
         texts, inputs = [], []
@@ -304,7 +310,7 @@ class Recorder:
         """Combines the passes that are emitted inside the `with` block into one pass.
 
         The passes are combined only if they draw the same pixels, use the same storage formats and together fit the
-        limits of a pass. None of the passes may read what another of them writes.
+        limits of a pass. No pass in the block may read what another one writes.
         """
         drafts = self._drafts[self._current]
         first = len(drafts)
@@ -391,7 +397,7 @@ class Recorder:
     def _place(self, name: str, pool: list[Texture]) -> Entry:
         """Assigns a texture to each scratch tensor of one entry, from a pool of textures that all entries share.
 
-        Adds new textures to the pool if it has none of the required shape. Returns the entry.
+        If no texture of the required shape is free, adds a new one to the pool. Returns the entry.
         """
         drafts, outputs = self._drafts[name], self._outputs[name]
         last: dict[int, int] = {}
@@ -444,7 +450,10 @@ def _written(
     defines: tuple[tuple[str, str], ...],
     tiles: TileRange,
 ) -> tuple[str, tuple[str, str]]:
-    """Returns a shader's key in a program, and its text in two parts: what fused copies share, and the rest."""
+    """Returns a shader's key in a program, and the two parts of its text.
+
+    The first part has the declarations that all copies in a fused shader share, and the second part has the rest.
+    """
     own = [_declarations(inputs, defines), interface(dict(outputs), tiles), shader_source(f"{shader}.frag")]
     texts = _shared_text([layout for _, layout in (*inputs, *outputs)]), "\n".join(own)
     return _key(shader, "\n".join(texts)), texts
@@ -492,7 +501,7 @@ def shader_files() -> dict[str, Path]:
 
 @functools.cache
 def shader_source(name: str) -> str:
-    """Returns the text of a file of `glsl/`, with the files that it includes. Raises GlgptError if one is missing."""
+    """Returns the text of a file of `glsl/`, with the files that it includes. Raises GlgptError for a missing file."""
     try:
         text = shader_files().get(name, data_path("glsl") / name).read_text(encoding="utf-8")
     except OSError as error:

@@ -13,21 +13,23 @@ It also gets these macros and functions:
 - `X(layer, y, texel)` fetches a texel, of type `X_TEXEL` (vec4 or uvec4);
 - `X_DECODE(t, tile)` returns the four values that texel t holds for one of its column tiles, and `X_EACH_SHARED(F)`
   repeats F(tile) for each of these tiles;
-- `X_AT(t)` returns the place of texel t of a row, ivec3(texel, first row, layer within a row tile);
+- `X_AT(t)` returns the place of texel t of a matrix row: ivec3(texel in a row of the texture, first row of its panel or
+  0, layer within a row tile);
 - `X_PLACE(c4)` returns the place of the texel with columns 4 c4 .. 4 c4 + 3;
-- `x_at(row, c4)` returns these columns of a row as a vec4;
-- `x_one(row, c)` returns one column of a row; quantised formats do not have this function;
-- `X_Y(row)` returns which row of texels, counted from the first row of the place, holds the given row of a tile.
+- `x_at(row, c4)` returns the values of a matrix row in these four columns as a vec4;
+- `x_one(row, c)` returns the value of a matrix row in column c; quantised formats do not have this function;
+- `X_Y(row)` returns which row of texels holds the given row of a tile, counted from the first row that `X_AT` returns.
 
 For a quantised format, `X_DECODE` returns levels, and `x_at` returns weights. The shader also gets
 
 - `X_GROUP`, the number of rows that share a scale, and `X_MINIMUM`, which is defined if the format has minima;
 - `x_scaling(row tile, row, place, tile)`, which returns the scales and minima of four columns;
 - `X_WEIGHTS(levels, scaling)`, which turns levels into weights;
-- `X_PLUS_SCALED(sum, levels, scaling, n)`, which returns `sum` plus a sum of weights times factors: `levels` is the sum
-  of the weights' levels times the same factors, and n is the sum of the factors;
-- `X_PLACED(t, tile)` and `X_UNIT(tile)`, whose product is also the levels: in formats with minima, X_PLACED takes
-  fewer operations than X_DECODE, and X_UNIT is a power of two; in others, X_PLACED is X_DECODE, and X_UNIT is 1.
+- `X_PLUS_SCALED(sum, levels, scaling, n)`, which adds the dot product of weights and factors to `sum`: `levels` is the
+  dot product of the weights' levels and these factors, and n is the sum of the factors;
+- `X_PLACED(t, tile)` and `X_UNIT(tile)`, whose product is equal to `X_DECODE(t, tile)`: in formats with unsigned
+  levels, X_PLACED takes fewer operations than X_DECODE, and X_UNIT is a power of two; in others, X_PLACED is X_DECODE,
+  and X_UNIT is 1.
 
 An output `y` gets the same numbers, except `Y_SHARED` and `Y_TEXELS`. It also gets `Y_TILES(F)`, which repeats
 F(n, i, j) for each of the `Y_N` tiles (i, j) that the pass writes, and `STORE_Y(v)`, which stores an array v of Y_N
@@ -95,7 +97,7 @@ def accessors(name: str, layout: Layout) -> str:
 
 
 def _one(name: str, layout: Layout, texel: str, tile: str) -> list[str]:
-    """Returns GLSL that reads one column of a row without decoding the neighbouring columns; empty if quantised."""
+    """Returns GLSL that decodes one column of a row without its neighbours; nothing for a quantised format."""
     if layout.format.quantised:
         return []
     value = f"{layout.format.name}_one({texel}, {tile}, c % 4)"
@@ -129,8 +131,8 @@ def _rows(name: str, layout: Layout) -> list[str]:
         *([f"#define {upper}_MINIMUM 1"] if coding.minimum else []),
         f"#define {upper}_WEIGHTS(levels, s) ((levels) * (s).scale{' + (s).minimum' if coding.minimum else ''})",
         *_levels_in_place(upper, coding),
-        # Each product is added directly to a sum. All drivers that contract a product and a sum into one operation then
-        # contract the same pairs.
+        # Each product is added directly to a sum. All drivers that compute a product and a sum as one operation (FMA)
+        # then combine the same product with the same sum.
         f"#define {upper}_PLUS_SCALED(sum, levels, s, n) "
         f"((sum) + (levels) * (s).scale{' + (n) * (s).minimum' if coding.minimum else ''})",
         f"Scaling {name}_scaling(int tile_row, int row, ivec3 p, int tile) {{ {read} }}",
@@ -138,10 +140,10 @@ def _rows(name: str, layout: Layout) -> list[str]:
 
 
 def _levels_in_place(upper: str, coding: Coding) -> list[str]:
-    """Returns GLSL for levels times a power of two: the bits of a level stay in place, which saves a shift."""
+    """Returns GLSL for `X_PLACED` and `X_UNIT`: the bits of a level stay in place in the texel, which saves a shift."""
     if not coding.unsigned:
         return [f"#define {upper}_PLACED(t, tile) {upper}_DECODE(t, tile)", f"#define {upper}_UNIT(tile) 1.0"]
-    bits, top = coding.bits, coding.tiles - 1  # a level in the top bits could be negative: it is shifted
+    bits, top = coding.bits, coding.tiles - 1  # as an int, a level in the top bits could be negative: it is shifted
     placed = f"(tile) == {top} ? (t) >> {32 - bits} : (t) & ({2**bits - 1}u << uint({bits} * (tile)))"
     return [
         f"#define {upper}_PLACED(t, tile) vec4(ivec4({placed}))",
@@ -190,8 +192,8 @@ def split(layouts: Sequence[Layout], most: int, columns: int | None = None) -> l
     """Splits outputs of these layouts into passes; returns the tiles that each pass writes.
 
     A pass writes at most `most` layers and at most `columns` column tiles (None: no limit). All row tiles of a column
-    tile are in one pass if they fit, since all of them use what a fragment fetches. Raises ValueError for outputs that
-    cannot be split in the same way.
+    tile are in one pass if they fit, since a fragment can use a texel of a weight for all of them. Raises ValueError
+    for outputs that cannot be split in the same way.
     """
     first, (tr, tc) = layouts[0], layouts[0].tiles
     if (columns or tc) >= tc and sum(t.layers for t in layouts) <= most:

@@ -1,4 +1,4 @@
-"""A recorded program as plain data that any player can play.
+"""Defines a recorded program as plain data that any player can play.
 
 A `Program` lists textures, shaders and entries; an `Entry` is a sequence of fragment-shader passes. A player runs a
 program on a device: the desktop has one for OpenGL, and the page has one for WebGL2. `check` rejects programs that
@@ -56,8 +56,8 @@ class Pass:
     the runtime scalar that `row` names. Columns of the viewport before `first_column` are not drawn. Several passes may
     draw parts of the same outputs, from left to right; each begins at the column at which the previous one ended, and
     no pass reads columns that are not drawn yet. With `keys`, a column holds four keys of attention, and only the
-    columns of the positions before `pos` + `keys` are drawn and read. The cost of the pass is `flops` (multiplications
-    and additions) and `nbytes` (bytes of weights read).
+    columns of the positions before `pos` + `keys` are drawn and read (0: all columns). The cost of the pass is `flops`
+    (multiplications and additions) and `nbytes` (bytes of weights read).
 
     With `slices`, this many triangles are drawn, one after the other, and each adds its colours to the outputs. If
     `clear` is set, the outputs are zero before the first triangle. The shader reads the number of the triangle from
@@ -84,7 +84,7 @@ class Entry:
 
     To call it, a player uploads `inputs`, sets the scalars, plays `passes`, and reads `outputs` (name -> view).
     `ping_pong` are pairs of textures (old, new): the passes read the old texture and write the new one. After the
-    entry the two textures swap names, so that the next call finds the new value under the name of the old texture.
+    entry, the two textures swap names, so that the next call reads the new values under the old texture's name.
     """
 
     name: str
@@ -156,9 +156,9 @@ class Limits:
 def check(program: Program, limits: Limits | None = None) -> None:
     """Raises GlgptError if a device with these limits cannot play the program correctly.
 
-    The error names the fault and, for a fault of an entry or a pass, that entry and that pass. Faults are, for
-    example, an unknown texture or shader, a texture that is sampled while attached, a layer that is read before it is
-    written, an output that is written only in part, and an exceeded limit.
+    The error says what is wrong, and in which entry and pass (if in any). Examples are an unknown texture or shader, a
+    texture that a pass both samples and writes, a layer that is read before it is written, an output that is written
+    only in part, and an exceeded limit.
     """
     limits = limits or Limits()
     for t in program.textures.values():
@@ -209,7 +209,8 @@ def _check_entry(program: Program, entry: Entry, limits: Limits, kept: set[tuple
 class _Drawn:
     """Tracks which layers of textures an entry has written so far, and at which column a partly drawn layer ends.
 
-    `kept` are the layers, as pairs (texture, number), that are written before the entry begins, without its inputs.
+    `kept` are the layers of weights and states, as pairs (texture, layer). They and the inputs of the entry count as
+    written before the entry begins.
     """
 
     def __init__(self, entry: Entry, textures: Mapping[str, Texture], kept: set[tuple[str, int]]) -> None:
@@ -227,8 +228,8 @@ class _Drawn:
         """Records that a pass writes a layer.
 
         Raises GlgptError if the pass adds to a layer that is not written, or if an earlier pass drew a part of the
-        layer and this pass does not begin at the column at which that part ended. The first part may begin at any
-        column, since no pass reads the columns before it.
+        layer and this pass does not begin at the column at which that part ended. The first part of a layer may begin
+        at any column, since no pass reads the columns to the left of the first part.
         """
         key, t = (name, layer), self._textures[name]
         if p.slices and not p.clear and key not in self._written:
@@ -288,9 +289,9 @@ def _check_output(entry: Entry, p: Pass, t: Texture, layer: int, here: str) -> N
 
 
 def _check_ping_pong(entry: Entry, textures: Mapping[str, Texture]) -> None:
-    """Raises GlgptError if a ping-pong pair is not two states of the same shape and format.
+    """Raises GlgptError unless each ping-pong pair is two states of the same shape and format.
 
-    Also raises it if the entry writes the old state, or does not write the new state completely.
+    Also raises GlgptError if the entry writes the old state, or does not write the new state completely.
     """
     drawn = {target for p in entry.passes for target in p.outputs}
     whole = {

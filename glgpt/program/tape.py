@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation over recorded ops."""
+"""Differentiates recorded ops in reverse mode."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from glgpt.program.tensor import Tensor
 
 Gradients = Sequence[Tensor | None]
-# The gradient of an op, a vector-Jacobian product: takes (gradients of the op's outputs, sums so far of the gradients
-# of its inputs) and returns these sums with the terms of this op added. None: no gradient.
+# The vector-Jacobian product of an op. It takes the gradients of the op's outputs and, for each input, the sum of the
+# terms of the input's gradient so far. It returns these sums with the op's terms added. None stands for no gradient.
 Vjp = Callable[[Sequence[Tensor], Gradients], Gradients]
 
 
 class Tape:
     """The differentiable ops in the order of recording, for reverse-mode differentiation (Griewank and Walther 2008).
 
-    If several ops read a tensor, its gradient is a sum with a term from each of them. An op's vjp receives the sums so
-    far and returns the new sums, so that it can fuse the addition into the pass that computes its term.
+    If several ops read a tensor, the tensor's gradient is a sum with a term from each op. An op's vjp receives the sum
+    so far and returns the new sum, so that the pass that computes the op's term can also add it.
     """
 
     def __init__(self) -> None:

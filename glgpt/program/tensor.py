@@ -1,4 +1,4 @@
-"""Symbolic tensors, on which ops are recorded before any texture exists."""
+"""Defines symbolic tensors, on which ops are recorded before any texture exists."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 Errors are relative to the root mean square (RMS) of a token's values in a tensor: activations grow with depth, but
 relative errors hardly do. A rounding is the spacing of a format's numbers, relative to their size. Measured on
-SmolLM2-135M (30 blocks), correct variants (sums in another order, other fused passes, another rounding to f16) change
-results by up to 8 roundings of f16; in a model of 6 blocks, by up to 3. Faults (a weight with a row of zeros, a head
-with the wrong rotation, swapped heads, a skipped block) change the values of the affected tokens by 20 to 10,000
-roundings.
+SmolLM2-135M (30 blocks), correct variants of a program (sums in another order, other fused passes, another rounding to
+f16) change results by up to 8 roundings of f16; in a model of 6 blocks, they change results by up to 3. Faults (a
+weight with a row of zeros, a head with the wrong rotation, swapped heads, a skipped block) change the values of the
+affected tokens by 20 to 10,000 roundings.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from typing_extensions import TypedDict
 
 from glgpt.program.formats import AS_STORED, FORMATS
 
-# A single value may be off by this multiple of the tolerance, relative to the RMS plus the magnitude of the value.
+# The error of a single value, relative to RMS + magnitude of the value, may be up to this multiple of the tolerance.
 SINGLE = 8.0
-FLOOR = 2.0**-14  # the RMS is sqrt(mean square + FLOOR^2): relative errors mean nothing below the smallest normal f16
-OWN = 4  # rounding the measured tensor itself counts as much as this many blocks do
+# The RMS of a token's values is computed as sqrt(mean square + FLOOR^2). FLOOR is the smallest normal f16: relative
+# errors of smaller values mean nothing.
+FLOOR = 2.0**-14
+OWN = 4  # the rounding of the measured tensor itself counts as much as the roundings in this many blocks
 KL_LIMIT = 0.05  # nats per token: within this limit, generated text is hard to distinguish from the reference's text
 
 
@@ -59,7 +61,7 @@ class Tolerance:
 
     `relative` limits the relative error of a tensor, and `kl` limits the mean KL divergence of logits, in nats. With
     `absolute` = (atol, rtol), each value may instead be off by `atol + rtol * |reference|`. If `greedy` is true, the
-    greedy token must be the same; weights rounded to a few bits sometimes lead to another one.
+    greedy token must be the same. It is false for weights that are rounded to a few bits, which sometimes changes it.
     """
 
     relative: float
@@ -71,9 +73,9 @@ class Tolerance:
     def of(cls, dtype: str, blocks: int, same_weights: bool = False, **others: Any) -> Tolerance:
         """Returns the tolerance for a model with this many blocks whose weights are stored as `dtype`.
 
-        With `AS_STORED`, the weights are equal to the reference's, and the tolerance is that of f16 inputs. If
-        `same_weights`, the weights of the reference are rounded to the format too. The squares of the blocks' rounding
-        errors add up, so the tolerance grows with the square root of the number of blocks.
+        With `AS_STORED`, the weights are equal to the reference's, and the tolerance is that of products with f16
+        inputs. If `same_weights`, the weights of the reference are rounded to the format too. The squares of the
+        blocks' rounding errors add up, so the tolerance grows with the square root of the number of blocks.
         """
         fmt = FORMATS["f16" if dtype == AS_STORED else dtype]
         lossy = fmt.quantised and not same_weights
@@ -108,7 +110,7 @@ class Tolerance:
         return Measured(relative, excess, (int(token), int(value)))
 
     def ties(self, logits: NDArray[Any], ours: int, reference: int) -> bool:
-        """True if the tokens `ours` and `reference` have equal logits within the tolerance, so either may win."""
+        """True if the logits of the tokens `ours` and `reference` are equal within the tolerance (no clear maximum)."""
         logits = logits.astype(np.float64)
         rms = math.sqrt(float(np.mean(logits**2)))
         return bool(abs(logits[ours] - logits[reference]) <= self.relative * rms)

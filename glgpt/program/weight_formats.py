@@ -1,4 +1,4 @@
-"""Describes the formats of parameters' textures: one for all weights, or one for each tensor, as stored in a file."""
+"""Describes the formats of weights' textures: one for the whole model, or one for each tensor, as stored in a file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class StoredFormats:
     """The formats of textures that hold the numbers of a file exactly.
 
     `formats` are pairs (name of a parameter, name of its format). `types` are the file's names for the types of its
-    matrices; the type with the most values comes first. `activations` is the format of the inputs of products. It is
-    f16, as with quantised formats, unless the weight of any product needs f32: a product with f16 inputs would round
+    matrices; the type with the most values comes first. `activations` is the format of the inputs of products: f16, as
+    with quantised formats, or f32 if the weight of any product needs f32, because a product with f16 inputs would round
     that weight.
     """
 
