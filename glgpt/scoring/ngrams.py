@@ -1,9 +1,9 @@
 """Computes n-gram models of a training text, as baselines for a language model.
 
-Unigram counts have add-one smoothing. The context of a bigram is the previous token; the context of a trigram is the
-two previous tokens. After a context c, the probability of a token w mixes how often w followed c with p'(w), the
-probability of w in the model of the next shorter context (Witten and Bell 1991). It is p(w | c) = (count(c w) +
-followers(c) p'(w)) / (count(c) + followers(c)), where followers(c) is the number of different tokens that followed c.
+The unigram model counts each token once more than it occurs (add-one smoothing). The context of a bigram is the
+previous token; the context of a trigram is the two previous tokens. After a context c, the probability of a token w is
+p(w | c) = (count(c w) + followers(c) p'(w)) / (count(c) + followers(c)) (Witten and Bell 1991). followers(c) is the
+number of different tokens that followed c. p'(w) is the probability of w in the model with the next shorter context.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Progress = Callable[[int, int], None]
 class _Followers:
     """Counts how often each token followed each context.
 
-    `keys` has the sorted numbers context * vocab + token, and `counts` has how often each of them occurred.
+    `keys` has the number context * vocab + token of each pair that occurred, in ascending order. `counts` has how often
+    each pair occurred.
     """
 
     vocab: int
@@ -62,9 +63,9 @@ def baselines(
 ) -> dict[str, Predictions]:
     """Returns, by name, the predictions of n-gram models of `train` for the tokens at positions `targets` of `ids`.
 
-    A target's context is always the tokens directly before it in the text, even those before the window that the scored
-    language model reads. At the start of the text, where the context is too short, the n-gram model of the
-    next shorter context predicts.
+    A target's context is always the tokens directly before the target in the text, even if they are not in the window
+    that the scored language model reads. At the start of the text, a target with fewer previous tokens than the context
+    is predicted by the model with the next shorter context.
     """
     before = [_context(ids, targets, vocab, size) for size in (1, 2)]
     followers = [_Followers(vocab, *(np.zeros(0, np.int64) for _ in range(2))) for _ in before]

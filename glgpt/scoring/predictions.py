@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of N targets, which are the tokens to predict; each field has the shape `[N]`.
+    """The predictions of N targets (the tokens to predict); each field has the shape `[N]`.
 
     `nats` is -log of the target's probability. `ranks` is the target's rank by probability, from 0 for the likeliest
     token; equally likely tokens rank by id. `confidence` is the probability of the likeliest token.
@@ -46,7 +46,7 @@ class Figures:
     bits_per_byte: float
     top_1: float
     top_5: float
-    # |mean confidence - accuracy| of each bin, averaged over the tokens; None for chance, which favours no token
+    # |mean confidence - accuracy|, averaged over the bins with their numbers of tokens as weights; None for chance
     calibration_error: float | None
     bins: tuple[tuple[float, float, int], ...]
 

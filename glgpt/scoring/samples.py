@@ -10,12 +10,12 @@ MIN_COPY_CHARACTERS = 20  # minimum length in characters of a copied run
 
 @dataclass(frozen=True)
 class Copies:
-    """Records how much of a sample, which is a text that a model generated, occurs in the training text.
+    """Records how much of a sample (a text that a model generated) occurs in the training text.
 
-    `known_words` is the share (0 to 1) of the sample's words that occur there; None if the sample has no words.
-    `longest_copy` is the length of the longest run of characters that occurs there. `copied_runs` is the share (0 to 1)
-    of all runs of `MIN_COPY_CHARACTERS` characters in the sample that occur there; None if the sample is shorter than
-    such a run.
+    `known_words` is the share (0 to 1) of the sample's words that occur in the training text; None if the sample has no
+    words. `longest_copy` is the length of the sample's longest run of characters that occurs in the training text.
+    `copied_runs` is the share (0 to 1) of the sample's runs of `MIN_COPY_CHARACTERS` characters that occur in the
+    training text; None if the sample has fewer characters.
     """
 
     known_words: float | None
@@ -30,7 +30,7 @@ def words(text: str) -> list[str]:
 
 
 def copies(sample: str, training: Iterable[str]) -> Copies:
-    """Compares a sample with a training text, given in pieces. A piece must not end inside a word."""
+    """Compares a sample with a training text that is given in pieces. A piece must not end inside a word."""
     automaton, known = _Automaton(sample), set[str]()
     for piece in training:
         known.update(words(piece))
@@ -45,7 +45,7 @@ def copies(sample: str, training: Iterable[str]) -> Copies:
 
 
 class _Automaton:
-    """The suffix automaton of a sample (Blumer et al. 1985); it finds the substrings that a text shares with it."""
+    """The suffix automaton of a sample (Blumer et al. 1985); it finds which of the sample's substrings a text has."""
 
     def __init__(self, sample: str) -> None:
         self.next: list[dict[str, int]] = [{}]
@@ -82,7 +82,7 @@ class _Automaton:
             last = self.link[last]
 
     def read(self, text: str) -> None:
-        """Reads the next piece of the text. Records, for each state, its longest substring that the text contains."""
+        """Reads the next piece of the text. `best` is then the length of each state's longest substring in the text."""
         following, link, length, best = self.next, self.link, self.length, self.best
         state, matched = self.state, self.matched
         for char in text:
@@ -98,7 +98,7 @@ class _Automaton:
         self.state, self.matched = state, matched
 
     def longest(self) -> list[int]:
-        """Returns, for each character of the sample, the length of the longest copied run that ends there."""
+        """Returns, for each character of the sample, the length of the longest copied run that ends with it."""
         best = list(self.best)
         for state in sorted(range(1, len(best)), key=lambda s: -self.length[s]):
             above = self.link[state]

@@ -29,10 +29,10 @@ from glgpt.text.tokenizer_training import identity
 from glgpt.training.records import Record, validated
 from glgpt.training.run_folder import RECORD
 
-MAX_TOKENS = 8192  # default for the maximum number of scored tokens; their windows are spread evenly over the text
-EMBEDDED_TOKENS = 2048  # maximum tokens on which the embedded model is scored, within the first HEAD characters
-HEAD = 1 << 16  # number of characters
-WRITTEN = 512  # tokens in the model's sample
+MAX_TOKENS = 8192  # default for the maximum number of scored tokens
+EMBEDDED_TOKENS = 2048  # maximum tokens on which the embedded model is scored
+HEAD = 1 << 16  # the embedded model is scored on this many characters at the beginning of the text
+WRITTEN = 512  # tokens of the sample that the model generates
 TEMPERATURE = 0.8
 Progress = Callable[[str, int, int], None]  # current task, done, total
 
@@ -66,8 +66,8 @@ class Texts:
 def texts_of_run(folder: Path) -> Texts:
     """Returns the training text and the held-back text of a run.
 
-    Raises FileError if the folder is not a run, the run was not trained on files, its files cannot be read or have
-    changed, or it has no held-back text.
+    Raises FileError if the folder is not a run, if the run has no held-back text or was not trained on files, or if
+    these files cannot be read or have changed.
     """
     shown = quoted(folder, 300)
     if not (folder / RECORD).is_file():
@@ -99,10 +99,10 @@ def score(
 ) -> Score:
     """Scores a model and, for comparison, chance, n-gram models of the training text, and `embedded`.
 
-    Scores windows of `LanguageModel.context` tokens that are spread evenly over the text: as many as have at most
-    `tokens` tokens together (0: all), but at least one. Chance predicts all tokens as equally likely; `embedded` is the
-    small model that is part of glgpt (None: not scored). Raises GlgptError if the model has no tokenizer, or the text
-    is shorter than a window.
+    Scores windows of `LanguageModel.context` tokens that are spread evenly over the text: as many windows as have at
+    most `tokens` tokens in total (0: the whole text), but at least one. For chance, all tokens are equally likely.
+    `embedded` is the small model that is part of glgpt (None: not scored). Raises GlgptError if the model has no
+    tokenizer, or the text is shorter than a window.
     """
     report = progress or (lambda *_: None)
     tokenizer = tokenizer_of(model)
@@ -155,7 +155,7 @@ def _part(report: Progress, what: str) -> Callable[[int, int], None]:
 
 
 def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | None:
-    """Scores the embedded model on the text's beginning; returns None if that has fewer than 2 tokens.
+    """Scores the embedded model on the text's beginning; returns None if the beginning has fewer than 2 tokens.
 
     The embedded model and the scored model have different tokens, so only their bits per byte can be compared.
     """
@@ -174,7 +174,7 @@ def _embedded(model: LanguageModel, text: Text, report: Progress) -> Figures | N
 
 
 def write(model: LanguageModel, progress: Callable[[int, int], None] | None = None, tokens: int = WRITTEN) -> str:
-    """Generates a sample that is the same each time. When the context is full, continues from its later half."""
+    """Generates a sample that is the same each time. When the context is full, continues from its last half."""
     tokenizer, context = tokenizer_of(model), model.context
     try:
         ids = tokenizer.encode("\n")
@@ -218,7 +218,7 @@ COLUMNS = ("predictor", "nats_per_token", "perplexity", "bits_per_byte", "top_1"
 
 
 def as_csv(found: Score) -> str:
-    """Returns the score as CSV, a line per predictor; only the model's line has metrics of its sample and the task."""
+    """Returns the score as CSV, a line per predictor. Only the model's line has metrics of the sample and the task."""
     own = {}
     if found.copies:
         own = asdict(found.copies)

@@ -18,9 +18,9 @@ class Answers:
     """The share of correct answers among the questions that do not occur in the training text.
 
     `lines` is the number of scored lines, and `exact_match` is the share of lines with a correct answer. An answer is
-    correct if each of its tokens, the end of the line included, is the likeliest token, as in greedy generation.
-    `by_position[i]` is the share of correctly predicted tokens among those that start at byte i of an answer; a token
-    that starts before the answer counts as one that starts at byte 0.
+    correct if the model predicts each of its tokens, including the end of the line, as the likeliest one.
+    `by_position[i]` is the share of correctly predicted tokens among those that start at byte i of an answer. A token
+    that begins before the answer and ends in it counts as one that starts at byte 0.
     """
 
     lines: int

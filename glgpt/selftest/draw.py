@@ -22,7 +22,7 @@ Texels = NDArray[np.float32 | np.uint32]
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a case: `status` is "passed", "failed" or "skipped"; `problem` is the reason if it did not pass.
+    """The result of a case: `status` is "passed", "failed" or "skipped"; `problem` says why a case did not pass.
 
     `error`, `allowed` and `excess` (`error` / `allowed`) are those of the value with the largest excess; `output` is
     the name of the output that holds this value. `first_ms` is the time of the first draw in milliseconds, including
@@ -54,7 +54,7 @@ def draw_all(
 
 
 def draw(device: Device, options: Options, case: Case, players: ExitStack) -> Result:
-    """Draws a case twice; compares the first result with the expected values, and both results with each other."""
+    """Draws a case twice; compares the first result with the expected values, and the second result with the first."""
     if case.targets > device.limits.max_draw_buffers:
         return Result(case, "skipped", f"needs {case.targets} targets in a pass")
     try:

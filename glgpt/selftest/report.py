@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def document() -> Json:
-    """Returns the suite with the programs to time, and with the files of `glsl/` that its shaders refer to (`sources`).
+    """Returns the recorded cases, the programs to time, and `sources`: the files of `glsl/` to which shaders refer.
 
     `page.output.selftest` converts this document to the one that the web page loads.
     """
@@ -70,7 +70,7 @@ def _chosen(found: list[Case], ops: Sequence[str]) -> list[Case]:
 
 
 def summary(results: list[Result]) -> Json:
-    """Returns counts of results, failures, the properties of the device, and the time that first draws took."""
+    """Returns the counts of results, the failures, the device's properties, and the times of the first draws."""
     tests = [result for result in results if not result.case.property]
     failed = [result for result in tests if result.status == "failed"]
     return {

@@ -24,7 +24,7 @@ REPEATS = 3
 
 
 def speed_json() -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Returns the programs to time, in the form of the suite's cases, and their shaders."""
+    """Returns the programs to time, in the form that cases have in a document of the self-test, and their shaders."""
     rec = Recorder(FOUR)
     with rec.entry(ENTRY):
         x = rec.fixed("x", Layout(ROWS, INNER, (4, 1)), "weight")

@@ -1,9 +1,9 @@
 """Reads the recorded cases of the self-test: passes, inputs, expected values and tolerances of every op.
 
-`suite.json.gz` is recorded from the cases of the tests (`tests/selftest/record_suite.py`). In its shaders, a line such
-as `@norm.frag` stands for a file of `glsl/`. It is replaced by the file of the installed package, so the self-test
-tests the installed shaders. `report.document` adds these files to the document as `sources`. The page's document holds
-the lines of the complete shaders instead; `viewer/src/runtime/selftest/suite.ts` reads it.
+`tests/selftest/record_suite.py` records `suite.json.gz` from the cases of the tests. In its shaders, a line such as
+`@norm.frag` stands for a file of `glsl/`. Such a line is replaced by the file of the installed package, so the
+self-test tests the installed shaders. `report.document` adds these files to the document as `sources`. The page has
+another document, with all lines of the shaders; `viewer/src/runtime/selftest/suite.ts` reads that document.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SUITE = Path(__file__).with_name("suite.json.gz")
 ENTRY = "test"
 REFERENCE = re.compile(r"^@(\S+)$", re.MULTILINE)
 MIN_SHARED = 60  # shaders refer to files of at least this many characters, and contain the text of shorter files
-STEP = 8  # arrays of kind "e" (multiples of 1/8) are stored as int8: each value times this number
+STEP = 8  # an array of kind "e" has multiples of 1/8; the file stores each value times this number, as int8
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected values of a texture in the order of its texels; NaN accepts any value.
+    """The expected values of a texture, in the order of its texels; where NaN is expected, any value is accepted.
 
     A value may be off by `atol + rtol * |expected|`.
     """
@@ -63,9 +63,9 @@ class Expected:
 
 @dataclass(frozen=True)
 class Case:
-    """An op with given inputs. `targets` is the maximum number of draw buffers (layers of textures) of a pass.
+    """An op with given inputs. `targets` is the number of draw buffers that the op's largest pass needs.
 
-    A case with a `property` shows what a device does and is never counted as a failure: "denormals" shows whether the
+    A case with a `property` shows a property of the device and never counts as a failure: "denormals" shows whether the
     device keeps numbers below 2^-126.
     """
 
@@ -87,7 +87,7 @@ def read_document() -> dict[str, Any]:
 
 
 def shortened(text: str) -> str:
-    """Returns the text of a shader, in which references replace the texts of files of `glsl/` (see `_files`)."""
+    """Returns the text of a shader with a reference, such as `@norm.frag`, instead of the text of each of `_files`."""
     for name, source in _files():
         if source in text:
             text = text.replace(source, f"@{name}")

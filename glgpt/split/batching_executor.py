@@ -13,17 +13,17 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 J = TypeVar("J")
-# Before a batch starts, it waits for jobs of the last batch's sessions: at most this share of the last batch's time,
-# and at most 20 ms.
+# Before it starts a batch, the executor waits for jobs of the previous batch's sessions: at most this share of the time
+# that the previous batch took, and at most 20 ms.
 LINGER_SHARE = 0.25
 MAX_LINGER_S = 0.02
 
 
 @dataclass(eq=False)
 class _Task(Generic[J]):
-    """A queued function `work`, or a `job` that can be batched with others of the same `kind`.
+    """A queued function `work`, or a queued `job` of the session `whose`.
 
-    `whose` is the session of a job.
+    A job can be batched with jobs of other sessions that have the same `kind`.
     """
 
     work: Callable[[], Any] | None = None
@@ -38,10 +38,10 @@ class _Task(Generic[J]):
 class BatchingExecutor(Generic[J]):
     """A single-threaded executor that batches compatible jobs and shares its time fairly among clients.
 
-    A client's jobs run in the order in which they were submitted, but a job may join a batch before earlier work of its
-    client that cannot join the batch. If several clients have jobs, a job of the client that has used the least time
-    runs next (start-time fair queueing, Goyal et al. 1996). So a client that submits many long jobs delays other
-    clients by one of these jobs, not by all. Urgent work runs before everything else.
+    A client's jobs run in the order in which they were submitted, with one exception: a job that fits into a batch may
+    overtake earlier jobs of its client that do not fit. If several clients have jobs, a job of the client that has used
+    the least time runs next (start-time fair queueing, Goyal et al. 1996). So a client that submits many long jobs
+    delays other clients by one of these jobs, not by all. Urgent work runs before everything else.
 
     A job runs in a batch with waiting jobs of the same kind: up to `most()` jobs of different sessions. One job of each
     client is chosen before a second job of any client. `together` runs the batch and returns a result or an exception
@@ -56,7 +56,8 @@ class BatchingExecutor(Generic[J]):
         self._closed = False
         self._company: frozenset[Hashable] = frozenset()  # the sessions of the last batch
         self._took = 0.0  # seconds that the last batch took
-        # Seconds used, by client. If a client has no queued jobs and submits one, its seconds are raised to `_floor`
+        # Seconds used, by client. If a client without queued jobs submits one, its seconds become at least `_floor`, so
+        # that a new or idle client does not run ahead of all others.
         self._used: dict[Hashable, float] = {}
         self._floor = 0.0  # the largest `_used` that any client had when a job of that client started
         self._thread = threading.Thread(target=self._run, name=name)
@@ -110,7 +111,7 @@ class BatchingExecutor(Generic[J]):
         begun = time.perf_counter()
         try:
             results = self._together([task.job for task in tasks if task.job is not None])
-            if len(results) != len(tasks):  # otherwise zip would raise, end the thread and leave all callers waiting
+            if len(results) != len(tasks):  # the `zip` below would end the thread, and all callers would wait forever
                 raise RuntimeError(f"{len(tasks)} jobs gave {len(results)} results")
         except BaseException as error:  # the callers must receive the error, and the thread must continue
             results = [error] * len(tasks)

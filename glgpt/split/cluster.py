@@ -57,7 +57,7 @@ MAX_RUNNING_STEPS = 1000  # maximum number of steps that Ray passes to a replica
 REPLICA = {"num_cpus": 0.1}  # resources that Ray reserves per replica; it does not reserve OpenGL devices
 START_TIMEOUT_S = 600.0  # seconds within which the replicas must have loaded
 
-Sent = tuple[str, str, bytes]  # error code, error message, answer: Ray cannot transport this package's exceptions
+Sent = tuple[str, str, bytes]  # error code, error message, answer. Ray cannot transport this package's exceptions
 
 
 class Replica:
@@ -81,7 +81,7 @@ class Replica:
         return session
 
     async def step(self, key: str, step: bytes, wire: str, client: str) -> Sent:
-        """Runs `step`, a message of the wire protocol. The result contains the answer as another such message."""
+        """Runs `step`, an encoded `Step`. Returns the encoded answer, or an error."""
         message, payload = decode_request(step)
         assert isinstance(message, Step), "the RayEngine sends only steps here"
         session = self._session(key)
@@ -99,7 +99,7 @@ class Replica:
             return BAD, str(error), b""
 
     async def look(self, look: bytes, wire: str, client: str) -> Sent:
-        """Answers a look, which is a request for activations."""
+        """Answers `look`, an encoded `Look` (a request for activations). Returns the encoded answer, or an error."""
         message, payload = decode_request(look)
         assert isinstance(message, Look), "the RayEngine sends only looks here"
         try:
@@ -121,10 +121,10 @@ def ranges(part: Part, stages: int, config: ModelConfig) -> list[Part]:
 class RayEngine(EngineBase):
     """Runs the sessions of a part whose ranges of blocks are Ray Serve deployments.
 
-    There are `stages` ranges, and `replicas` processes for each range. Unless this process uses Ray already, joins the
-    cluster that the environment variable RAY_ADDRESS names; if it is not set, starts a cluster on this machine.
-    `options` are those of `Engine`; every node must have the model's files at the same path. Raises GlgptError if the
-    model cannot be loaded, the cluster is unreachable, or the replicas do not start.
+    There are `stages` ranges, and `replicas` processes for each range. If this process does not use Ray yet, joins the
+    cluster that the environment variable RAY_ADDRESS names; if RAY_ADDRESS is not set, starts a cluster on this
+    machine. `options` are those of `Engine`; every node must have the model's files at the same path. Raises GlgptError
+    if the model cannot be loaded, the cluster is unreachable, or the replicas do not start.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class RayEngine(EngineBase):
     async def step(self, request: StepRequest) -> bytes:
         """Runs a step's rows through all stages. Returns the answer as a message.
 
-        Raises LapsedError if the session lacks rows before the step's.
+        Raises LapsedError if the session lacks rows before the step's first row.
         """
         if request.repeated:
             return request.session.reply
@@ -209,7 +209,7 @@ class RayEngine(EngineBase):
         if step.pos > session.held:
             raise LapsedError(ORDER, f"a step starts at row {step.pos}, but the session holds {session.held} rows")
         begun = time.perf_counter()
-        session.held = step.pos  # remains `pos` if a stage fails
+        session.held = step.pos  # if a stage fails, the session holds no rows of this step
         said: Said | None = None
         for i, handle in enumerate(self._handles):
             last = i == len(self._handles) - 1
@@ -288,7 +288,7 @@ def _packed(x: Any) -> bytes:
 
 
 def _hint(ask: Ask | None) -> Ask | None:
-    """Returns a request with only the guesses of `ask` (None: no guesses), for every stage but the last."""
+    """Returns the request for every stage but the last: only the guesses of `ask`, or None if it has none."""
     return Ask(guesses=ask.guesses) if ask and ask.guesses else None
 
 
@@ -305,7 +305,8 @@ def _taken(sent: Sent) -> bytes:
 def _signals_kept(hold: bool = False) -> Iterator[None]:
     """Restores the signal handlers at the end of the context, because Ray replaces them.
 
-    With `hold`, also blocks the signals within the context. Start no processes then: they would inherit the block.
+    With `hold`, also blocks the signals within the context. Do not start processes in such a context: the signals would
+    be blocked in these processes too.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in NUMBERS if here}

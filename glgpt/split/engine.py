@@ -34,7 +34,7 @@ from glgpt.wire.messages import Look, Looked, Step, Stepped, encode
 
 T = TypeVar("T")
 # A client may use a sub-part, which has fewer blocks than the part that the server holds.
-MAX_IDLE_PARTS = 4  # unused sub-parts are unloaded while more sub-parts than this are loaded
+MAX_IDLE_PARTS = 4  # if more sub-parts than this are loaded, sub-parts that no session uses are unloaded
 MAX_PARTS = 16  # maximum number of loaded sub-parts
 # Maximum bytes of an answer to a look, including the logits or hidden states
 MAX_CAPTURE_BYTES = 256 << 20
@@ -42,7 +42,7 @@ MAX_CAPTURE_BYTES = 256 << 20
 
 @dataclass(frozen=True, eq=False)
 class ServedPart:
-    """A part that clients can use: `texts` runs their sessions, `captures` reads activations."""
+    """A part of the model that clients can use: `texts` runs the sessions on it, and `captures` reads activations."""
 
     part: Part
     stage: Stage
@@ -57,7 +57,7 @@ class ServedPart:
 
 @dataclass(frozen=True, eq=False)
 class StepRequest:
-    """A step of a session, with its rows `x`. `came` is the time at which the step arrived.
+    """A step of a session. `x` are the rows of the step (ids or hidden states), and `came` is the time it arrived.
 
     `wire` is the number format of hidden states in messages.
     """
@@ -82,7 +82,7 @@ def look_bytes(look_: Look, part: Part, config: ModelConfig) -> int:
     """
     known, n = part.activations(config), look_.n
     for name in look_.names:
-        if name not in known or name == LOGITS:  # the field `end` of a look requests logits, not a name
+        if name not in known or name == LOGITS:  # a client requests logits with the field `end`, not by name
             raise GlgptError(f"{name!r} is not an activation of {part}")
     end, width = ("logits", config.vocab_size) if part.head else ("hidden states", config.n_embd)
     size = 4 * (n * width * look_.end + sum(prod(known[name].shape(n)) for name in look_.names))
@@ -154,7 +154,7 @@ class EngineBase(ABC):
 
     @property
     def most_bytes(self) -> int:
-        """Returns the maximum size in bytes of a client's message: a row for each position of a context, and JSON."""
+        """Returns the maximum bytes of a client's message: a row for each position of the context, and the JSON."""
         return self.config.context * max(4 * self.config.n_embd, 4) + 65536
 
     def rows(self, part: Part, payload: memoryview, n: int, wire: str) -> Any:
@@ -175,10 +175,10 @@ class EngineBase(ABC):
 class Engine(EngineBase):
     """Loads a part of a checkpoint and runs the steps of up to `sessions` sessions.
 
-    A `BatchingExecutor` orders the steps and shares time fairly among clients. If several sessions have a step of one
-    row waiting, up to eight of these steps run in one forward pass (`BatchedStage`). Sessions that have been idle for
-    `age` seconds are evicted. `options` are those of `Stage.load`. Raises GlgptError for an unusable model, part or
-    device.
+    A `BatchingExecutor` orders the steps and shares time fairly among clients. If steps of one row are waiting in
+    several sessions, up to eight of these steps run in one forward pass (`BatchedStage`). Sessions that have been idle
+    for `age` seconds are evicted (they lose their caches). `options` are those of `Stage.load`. Raises GlgptError for
+    an unusable model, part or device.
     """
 
     def __init__(
@@ -233,14 +233,15 @@ class Engine(EngineBase):
         return found
 
     def _taken(self) -> int:
-        """Returns the bytes of all textures, and of the caches that sessions may still create."""
+        """Returns the bytes of all textures and of the caches that sessions may still create, in total."""
         reserved = self.most * self.stage.session_bytes - self.sessions.nbytes
         return self.stage.player.device.texture_bytes + reserved
 
     def _retried(self, work: Callable[[], T], keep: Part | None = None) -> T:
         """Runs `work`, which raises GlgptError if its textures exceed the limit.
 
-        If it raises GlgptError, unloads what no session uses, except the sub-part `keep`, and runs `work` again.
+        If `work` raises GlgptError, unloads the sub-parts that no session uses (except `keep`) and all textures for
+        reading activations, and runs `work` again.
         """
         try:
             return work()
@@ -268,8 +269,8 @@ class Engine(EngineBase):
     def serve(self, part: str | None) -> ServedPart:
         """Returns the sub-part `part`, which uses the engine's weights. None stands for the engine's whole part.
 
-        Call it in the engine's thread. Raises GlgptError if the engine's part does not contain the sub-part, or if the
-        sub-part's textures exceed the limit.
+        Must be called in the engine's thread. Raises GlgptError if the engine's part does not contain the sub-part, or
+        if the sub-part's textures exceed the limit.
         """
         wanted = Part.parse(part, self.config) if part else self.part
         if wanted == self.part:
@@ -285,8 +286,8 @@ class Engine(EngineBase):
     def _superfluous(self, wanted: Part) -> list[Part]:
         """Returns the sub-parts to unload after `wanted` was loaded.
 
-        Unused sub-parts are unloaded while more than `MAX_IDLE_PARTS` sub-parts, used or not, are loaded. Sub-parts in
-        use are unloaded if more than `MAX_PARTS` are in use. In both groups, the least recently used come first.
+        If more than `MAX_IDLE_PARTS` sub-parts are loaded, unloads sub-parts that no session uses. If sessions use more
+        than `MAX_PARTS` sub-parts, unloads some of these too. In both cases, the least recently used ones come first.
         """
         idle = [p for p, served in self._narrowed.items() if p != wanted and not self.sessions.use(served.texts)]
         used = [p for p in self._narrowed if p != wanted and p not in idle]
@@ -334,7 +335,8 @@ class Engine(EngineBase):
     def _together(self, jobs: Sequence[StepRequest]) -> list[bytes | Exception]:
         """Runs one-row steps of several sessions in one forward pass. Returns an answer or an exception for each.
 
-        If the joint forward pass fails, each step runs separately, so that one client's step cannot make others fail.
+        If the joint forward pass fails, each step runs separately, so that a faulty step of one client does not affect
+        the steps of other clients.
         """
         begun = time.perf_counter()
         new = [request for request in jobs if not request.repeated]
@@ -364,7 +366,7 @@ class Engine(EngineBase):
             texts.reserve(texts.rows)
 
         if self._limit is not None and texts.open and not texts.alone and not texts.shares:
-            with contextlib.suppress(GlgptError):  # the texts then run alone
+            with contextlib.suppress(GlgptError):  # without shared caches, each session runs separately
                 self._retried(reserve, texts.part)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Limits what each client may use of a server: the rate at which it connects, open connections, memory for answers."""
+"""Limits each client of a server: how often it connects, its open connections, and the memory for its answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glgpt.system.network import client_network
 
 OPENS_PER_S, OPENS_AT_ONCE = 50.0, 200.0  # maximum connections that a client opens per second, and in a burst
 MAX_CLIENTS = 1024  # number of clients whose rates are remembered
-IDLE_TIMEOUT_S = 5.0  # seconds after which an idle connection can be closed for a new one, if the server is full
+IDLE_TIMEOUT_S = 5.0  # if the server is full, a connection that has been idle this long can be closed for a new one
 SMALL_BYTES = 1 << 20  # answers of at most this many bytes are small: `Budget` does not count them
 MAX_LARGE_BYTES = 256 << 20  # maximum total bytes of all clients' large answers in progress
 MAX_CLIENT_BYTES = 128 << 20  # maximum total bytes of one client's large answers; a single answer may be larger
@@ -37,7 +37,8 @@ class Rates:
     """
 
     def __init__(self) -> None:
-        # By client: the connections that it may open now (below 0: how many wait), and the time of the last update
+        # By client: the number of connections that it may open now (negative: the number that wait), and the time at
+        # which this number was computed
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def take(self, client: str) -> bool:
@@ -68,7 +69,7 @@ class Place:
 
 
 class Connections:
-    """Tracks the open connections, at most `most`.
+    """Tracks the open connections of the server, of which there are at most `most`.
 
     At the limit, a new connection can replace another one. If the client with the most connections has at least two
     more than the connecting client, one of its connections is closed: the one that has been idle for longest or, if
@@ -122,9 +123,9 @@ class Connections:
 class Budget:
     """Bounds the memory that large answers occupy, from before they are computed until they are sent.
 
-    Answers wait until there is space. The clients are admitted in rotation, and the answers of each client in the order
-    of their requests. A client's answers in progress take at most `MAX_CLIENT_BYTES` bytes in total, except that a
-    single answer may be larger.
+    Answers wait until there is space. One answer of each client is admitted in rotation, and a client's answers are in
+    the order of its requests. A client's answers in progress take at most `MAX_CLIENT_BYTES` bytes in total; a larger
+    answer is admitted only while no other large answer of the client is in progress.
     """
 
     def __init__(self) -> None:
@@ -163,8 +164,8 @@ class Budget:
     def _admit(self) -> None:
         """Admits waiting answers, one of each client.
 
-        Stops at the first answer that does not fit into `MAX_LARGE_BYTES` yet, so that smaller answers, which would
-        fit, do not delay it forever.
+        Stops at the first answer that does not fit into `MAX_LARGE_BYTES` yet. If smaller answers that fit were
+        admitted before this one, it could wait forever.
         """
         for client in list(self._waiting):
             nbytes, ready = self._waiting[client][0]

@@ -9,8 +9,9 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
-ANSWER_TIMEOUT_S = 30.0  # seconds in which a client must receive an answer, plus the answer's size / MIN_BYTES_PER_S
-MIN_BYTES_PER_S = 1 << 20  # rate at which a client must receive an answer
+# A client must receive an answer within ANSWER_TIMEOUT_S + (bytes of the answer) / MIN_BYTES_PER_S seconds.
+ANSWER_TIMEOUT_S = 30.0
+MIN_BYTES_PER_S = 1 << 20
 # Maximum bytes of a WebSocket fragment; a fragment is written when at most 64 KiB of the previous one remain unsent
 PIECE_BYTES = 1 << 18
 MAX_PONGS = 16  # maximum number of pongs that are queued while the client does not read
@@ -25,7 +26,7 @@ class BoundedProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sending = asyncio.Lock()  # held during a message: only control frames may come between its fragments
+        self._sending = asyncio.Lock()  # held while a message is sent: no other message may come between its fragments
         self._pongs = 0
 
     async def send(self, message: Any) -> None:

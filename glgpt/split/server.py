@@ -63,7 +63,7 @@ CLOSED = {DRAINING: 1012, FULL: 1013, TOKEN: 1008, UNSUITABLE: 1008, BAD: 1008} 
 class Access:
     """Decides who may connect: clients that send `token` (None: all clients).
 
-    Pages must also come from one of `origins` (empty: from this machine).
+    If the client is a page, the page must also come from one of `origins` (empty: from a server on this machine).
     """
 
     token: str | None = None
@@ -213,7 +213,7 @@ class Application:
             await _refuse(socket, UNSUITABLE, str(error))
             return None
         if before := self._holders.get(session.key):  # the client reconnected while its old connection was still open
-            closing = _begun(before.close(1000))  # not awaited: the old client may be gone and read nothing
+            closing = _begun(before.close(1000))  # not awaited: `close` waits if the old connection is dead
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
         self._holders[session.key] = socket
@@ -246,7 +246,7 @@ class Application:
             await _refuse(socket, BAD, str(error))
         except WebSocketDisconnect:
             raise
-        except Exception as error:  # a bug: report it, or the client would retry forever
+        except Exception as error:  # a bug: the client must receive an error, or it would retry forever
             if socket.client_state is socket.application_state is WebSocketState.CONNECTED:
                 logger.error("a step failed", extra=_fields(socket), exc_info=error)
                 await _refuse(socket, BAD, f"the server failed: {type(error).__name__}: {error}")
@@ -318,9 +318,9 @@ class _Uvicorn(uvicorn.Server):
     app: Application
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Starts to drain; a second signal ends the server at once.
+        """Starts to drain at the first signal; ends the server at once at the second.
 
-        After the server has ended, uvicorn passes the signal to the previous handler.
+        After the server has ended, uvicorn passes the signal to the handler that was set before the server started.
         """
         if self.app.draining:
             super().handle_exit(sig, frame)
