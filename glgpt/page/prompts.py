@@ -93,9 +93,9 @@ class Prompts:
     def load(cls, folder: Path, config: ModelConfig, given: Sequence[str]) -> Prompts:
         """Returns the `given` prompts, else those of the folder's `page.json`, else prompts for any model.
 
-        A prompt fits the model if the tokenizer can encode it, and the context has room for at least one more token.
-        Raises GlgptError for a given prompt that does not fit, and skips other prompts that do not fit. Raises
-        FileError for a damaged file.
+        A prompt fits the model if the tokenizer can encode it, and the prompt has fewer tokens than the context. Raises
+        GlgptError for a given prompt that does not fit, and skips other prompts that do not fit. Raises FileError for a
+        damaged file.
         """
         page, tokenizer = _model_page(folder), load_tokenizer(folder, config.vocab_size)
         chat = load_chat(folder, tokenizer) if tokenizer else None

@@ -22,7 +22,7 @@ from glgpt.text.tokenizer import StreamDecoder, Tokenizer
 
 ALTERNATIVES = 8  # likely tokens stored for each generated token
 ATTENTION_TOKENS = 48  # tokens whose attention is stored
-WEIGHT_EXPONENT = 0.4  # an attention weight is stored as the byte 255 * weight^0.4, its opacity in the page
+WEIGHT_EXPONENT = 0.4  # the page draws an attention weight with opacity weight^0.4, which is stored as 255 * weight^0.4
 # A cell is the part of a recorded picture that shows one stage of a block: its width and height in texels.
 CELL = (24, 8)
 ASPECT = 5.0  # approximate width of a cell on the page, divided by its height
@@ -123,7 +123,7 @@ def recorded_machine(model: LanguageModel, ids: Sequence[int], given: int, logit
     def put(column: int, top: int, rows: int, found: Mapping[str, Floats], names: Sequence[str]) -> None:
         for picture, t in zip(pictures, at, strict=True):
             place = picture[top : top + rows, column * wide : (column + 1) * wide]
-            place[:] = _bytes(rows_of(found, names, t - 1), wide, rows)  # token t - 1 is the input that gives token t
+            place[:] = _bytes(rows_of(found, names, t - 1), wide, rows)  # at position t - 1, the model predicts token t
 
     for first in range(0, config.n_layer, BLOCKS_AT_ONCE):
         blocks = {i: stages(config, i) for i in range(first, min(first + BLOCKS_AT_ONCE, config.n_layer))}

@@ -55,7 +55,7 @@ COMPRESSED = (
     ".txt",
     ".svg",
     "/",
-)  # responses to paths that end like this are compressed; other files, such as weights, would hardly shrink
+)  # endings of paths whose responses are compressed; other files, such as weights, would hardly shrink
 HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -86,7 +86,7 @@ class Files(StaticFiles):
         except (OSError, ValueError):  # such as a name with a zero byte, or a file without permission to read
             raise HTTPException(404) from None
 
-    policy = True  # True: the header of an HTML file is its `page_policy`; False: it is only `FRAMES`
+    policy = True  # Content-Security-Policy of HTML files: `page_policy` if True, only `FRAMES` if False
 
     def file_response(self, full_path: Any, stat_result: os.stat_result, scope: Scope, status_code: int = 200) -> Any:
         """Returns the file with its Content-Security-Policy and its media type from `TYPES` (not the system's list)."""
@@ -216,7 +216,7 @@ def application(folder: Path, *routes: BaseRoute, policy: bool = True, names: Co
 
 
 def bound_socket(host: str, port: int, option: str, limits: Limits | None = None) -> Listener:
-    """Returns a socket that listens on a port of this machine, and that limits its connections (None: by defaults).
+    """Returns a socket that listens on a port of this machine; `limits` (None: the defaults) apply to its connections.
 
     Raises ArgumentError if the address or the port cannot be used; the message names `option`, which sets the port.
     """

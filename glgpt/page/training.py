@@ -38,10 +38,10 @@ from glgpt.tuning.kernel_selection import COLUMNS
 
 SCHEMA: Final = 6  # version of training.json
 OFFERED = ("nano", "tiny")  # the default presets
-TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # each vocabulary size needs separate programs: shapes are static
+TOKENIZERS = ("bytes", "bpe:512", "bpe:1024")  # each needs separate programs, which fix the size of the vocabulary
 LOOK = 64  # number of tokens whose attention is shown
 VIEWED = ("generate", "capture", "interventions")  # programs for the page's other tabs: keys of `RecordingFiles`
-MAX_DEFAULT_STEPS = 1000  # maximum number of preset steps, so that a run takes minutes; a visitor can set more
+MAX_DEFAULT_STEPS = 1000  # maximum default of the number of steps (minutes of training); a visitor can set more
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def view_programs(config: ModelConfig, recording: Recording) -> dict[str, Progra
 
 
 def page_training_program(config: ModelConfig, recipe: Recipe, limits: Limits, kernel: Kernel) -> Program:
-    """Records `training_program` with two more entries (named lists of passes), `look` and `score`.
+    """Records the entries (named lists of passes) of `training_program`, and two more entries: `look` and `score`.
 
     `look` outputs every layer's attention patterns for `LOOK` tokens, or for a whole context if that is shorter.
     `score` writes `ops.prediction` of each row of a batch to the state (persistent texture) `predictions`.

@@ -130,7 +130,7 @@ def heat_map(values: np.ndarray, labels: Sequence[str], title: str, path: Path, 
 def norms(rows: np.ndarray, names: Sequence[str], labels: Sequence[str], subtitle: str, path: Path) -> None:
     """Draws the L2 norms of the residual stream, `rows` [places, T]: each column is a token.
 
-    The first row has the norms after the embedding, and each further row those after a block. `names` are their labels.
+    The first row has the norms after the embedding, and each further row those after a block. `names` labels the rows.
     """
     n, rows = rows.shape[1], np.ma.masked_invalid(rows)
     known = rows.compressed() if rows.count() else np.ones(1)

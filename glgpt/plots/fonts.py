@@ -23,7 +23,7 @@ def families(first: str) -> list[str]:
 
 
 def drawable(text: str) -> str:
-    """Replaces each character that no font has, which would be an empty box, by its escape, such as \\u65e5."""
+    """Replaces each character that no font has (it would be drawn as an empty box) by its escape, such as \\u65e5."""
     return "".join(c if c.isascii() or ord(c) in _known() else ascii(c)[1:-1] for c in text)
 
 

@@ -44,9 +44,9 @@ class Format:
 
     For a quantised format, `pack` and `unpack` convert the levels of its `coding`, and `spacing` is relative to the
     greatest number of a group. In a product of several rows with a weight in such a format, the rows are stored in the
-    format `activations`. The weights that lose most with few bits, such as the embedding and the head, are stored as
-    `outer` ("": like other weights). If a model's weights have this format, quantised or not, its table of position
-    embeddings is stored as `positions`.
+    format `activations`. The weights that lose the most accuracy with few bits, such as the embedding and the head, are
+    stored as `outer` ("": like other weights). If a model's weights have this format, quantised or not, its table of
+    position embeddings is stored as `positions`.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Horizontal fusion: combines passes that use the same shader and do not depend on each other into one pass.
+"""Combines passes that use the same shader and do not depend on each other into one pass (horizontal fusion).
 
-Most of the cost of a small pass is its start. A training step has dozens of passes that differ only in their textures:
+A small pass takes longer to start than to run. A training step has dozens of passes that differ only in their textures:
 AdamW for each vector, the last pass of the gradient of each bias, the transposition of a weight in each block. A fused
 shader contains the text of the shader once for each of these passes, and it writes to the colour attachments of all
 these passes. XLA fuses the updates of an optimizer in the same way.
@@ -20,8 +20,8 @@ from glgpt.program.spec import Limits
 # Texels. Larger passes are not fused. Fusion changes the order of passes, but not so that the texture of a larger
 # tensor is needed for longer.
 SMALL = 1 << 17
-# An entry with fused passes may use more scratch memory than without fusion: this fraction more, or this many texels
-# more if that is greater.
+# An entry with fused passes may use more scratch memory than without fusion: the fraction `ROOM` more, or `MIN_ROOM`
+# texels more if that is greater.
 ROOM = 0.2
 MIN_ROOM = 4 * SMALL
 
@@ -36,7 +36,7 @@ Shape = tuple[int, int, int, str]  # width, height, layers and format of a textu
 
 @dataclass(frozen=True)
 class Movable:
-    """A pass as input of the scheduler: its shader, and the tensors that it reads and writes, with their shapes.
+    """A pass as input of `schedule`: its shader, and the tensors that it reads and writes, with their shapes.
 
     `samplers` and `targets` are the numbers of texture units and draw buffers that the pass needs. The shape of a
     tensor that outlives the entry is given as 0 x 0 texels, since moving the pass does not change how long that tensor

@@ -1,4 +1,4 @@
-"""Quantised weights: small integers (levels) with a scale, and possibly a minimum, for each group of rows of a column.
+"""Quantises weights to small integers (levels); each group of rows of a column has a scale, and possibly a minimum.
 
 A weight is level * scale, or level * scale + minimum. GGUF has the same groups: 32 or 16 weights along the input axis,
 which is the axis of rows in a weight's texture. `Blocks` holds the weights of a GGUF file's blocks without further
@@ -203,7 +203,7 @@ class Blocks:
 
     `levels` `[rows, cols]` are integers that `coding` can store; `scales` and `minima` `[groups, cols]` are numbers
     that `coding` stores exactly. Indexing with slices, `blocks[rows, columns]`, returns weights as float32. Raises
-    ValueError if the shapes do not fit, or unless `minima` are given exactly if `coding` has a minimum.
+    ValueError if the shapes do not fit, if `coding` has a minimum but there are no `minima`, or the other way round.
     """
 
     coding: Coding

@@ -1,8 +1,9 @@
 """Records programs: ops append passes on symbolic tensors; `Recorder.program` assigns textures to scratch tensors.
 
 A program has entries: lists of passes that can be called separately. Inside `with recorder.entry(name)`, ops emit the
-passes of that entry in order. A scratch tensor is used in one entry, and its texture is reused after the last pass that
-uses it. Since the recorder assigns all textures, the memory that a program needs is known before anything runs.
+passes of that entry in order. A scratch tensor is used in one entry. After the last pass that uses the tensor, its
+texture is reused for other tensors. Since the recorder assigns all textures, the memory that a program needs is known
+before anything runs.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Region:
     defines: Mapping[str, int | float | str]
 
 
-SLICE = "flat in highp int slice_of_k;"  # in a blended pass: the number of the triangle that is drawn
+SLICE = "flat in highp int slice_of_k;"  # in a blended pass: the number of the slice, which is that of the triangle
 
 
 class Recorder:
@@ -128,10 +129,10 @@ class Recorder:
     # -- tensors ------------------------------------------------------------------------------------------------
 
     def fixed(self, name: str, layout: Layout, role: str, half: bool = False) -> Tensor:
-        """Returns the weight, state or input of that name, which has its own texture; creates it at the first call.
+        """Returns the weight, state or input of that name, and creates it at the first call.
 
-        With `half`, the texture rounds what is written to 16-bit floats. Raises ValueError if the name is recorded with
-        another layout or role.
+        Such a tensor has its own texture. With `half`, the texture rounds the values written to it to 16-bit floats.
+        Raises ValueError if the name is recorded with another layout or role.
         """
         if half:
             self._float16.add(name)
@@ -214,7 +215,7 @@ class Recorder:
         self._again[x] = function
 
     def again(self, x: Tensor) -> Tensor:
-        """Returns x; if x is marked by `not_kept`, records it again and returns the new tensor."""
+        """Returns x or, if x is marked by `not_kept`, records x again and returns the new tensor."""
         return self._again[x]() if x in self._again else x
 
     def differentiable(self, outputs: Tensor | tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], vjp: Vjp) -> None:

@@ -8,13 +8,13 @@ For an input `x`, which is read through the sampler `u_x`, the shader gets these
 - `X_ACROSS`: number of layers that hold one row tile, with all its column tiles;
 - `X_SHARED` and `X_TEXELS`: number of column tiles that share a texel, and number of texels that hold a row.
 
-It also gets these macros and functions:
+The shader also gets these macros and functions:
 
 - `X(layer, y, texel)` fetches a texel, of type `X_TEXEL` (vec4 or uvec4);
 - `X_DECODE(t, tile)` returns the four values that texel t holds for one of its column tiles, and `X_EACH_SHARED(F)`
   repeats F(tile) for each of these tiles;
-- `X_AT(t)` returns the place of texel t of a matrix row: ivec3(texel in a row of the texture, first row of its panel or
-  0, layer within a row tile);
+- `X_AT(t)` returns the place of texel t of a matrix row: ivec3(texel in a row of the texture, first row of the texel's
+  panel (0 without panels), layer within a row tile);
 - `X_PLACE(c4)` returns the place of the texel with columns 4 c4 .. 4 c4 + 3;
 - `x_at(row, c4)` returns the values of a matrix row in these four columns as a vec4;
 - `x_one(row, c)` returns the value of a matrix row in column c; quantised formats do not have this function;

@@ -52,7 +52,7 @@ class Pass:
     """One draw call, which draws one triangle unless there are `slices`.
 
     `inputs` are pairs (sampler, texture), in the order of the texture units. `outputs` are pairs (texture, layer), in
-    the order of the colour attachments. `viewport` is (width, height) in texels. It begins at row 0, or at the row in
+    the order of the colour attachments. `viewport` is (width, height) in texels; it begins at row 0, or at the row in
     the runtime scalar that `row` names. Columns of the viewport before `first_column` are not drawn. Several passes may
     draw parts of the same outputs, from left to right; each begins at the column at which the previous one ended, and
     no pass reads columns that are not drawn yet. With `keys`, a column holds four keys of attention, and only the

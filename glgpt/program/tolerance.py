@@ -61,7 +61,8 @@ class Tolerance:
 
     `relative` limits the relative error of a tensor, and `kl` limits the mean KL divergence of logits, in nats. With
     `absolute` = (atol, rtol), each value may instead be off by `atol + rtol * |reference|`. If `greedy` is true, the
-    greedy token must be the same. It is false for weights that are rounded to a few bits, which sometimes changes it.
+    greedy token must be the same. `of` sets it to false if weights are rounded to a few bits: this rounding sometimes
+    changes the greedy token.
     """
 
     relative: float

@@ -1,7 +1,7 @@
 """Computes n-gram models of a training text, as baselines for a language model.
 
-The unigram model counts each token once more than it occurs (add-one smoothing). The context of a bigram is the
-previous token; the context of a trigram is the two previous tokens. After a context c, the probability of a token w is
+The unigram model adds 1 to the count of each token (add-one smoothing). The context of a bigram is the previous token;
+the context of a trigram is the two previous tokens. After a context c, the probability of a token w is
 p(w | c) = (count(c w) + followers(c) p'(w)) / (count(c) + followers(c)) (Witten and Bell 1991). followers(c) is the
 number of different tokens that followed c. p'(w) is the probability of w in the model with the next shorter context.
 """
@@ -87,7 +87,7 @@ def baselines(
 
 
 def _context(ids: Any, targets: NDArray[np.int64], vocab: int, size: int) -> Keys:
-    """Returns the `size` tokens before each target as one number, or -1 if there are fewer."""
+    """Returns the `size` tokens before each target as one number; -1 for a target with fewer previous tokens."""
     found = np.zeros(len(targets), np.int64)
     for back in range(size, 0, -1):
         found = found * vocab + np.asarray(ids[np.maximum(targets - back, 0)], np.int64)

@@ -34,7 +34,7 @@ EMBEDDED_TOKENS = 2048  # maximum tokens on which the embedded model is scored
 HEAD = 1 << 16  # the embedded model is scored on this many characters at the beginning of the text
 WRITTEN = 512  # tokens of the sample that the model generates
 TEMPERATURE = 0.8
-Progress = Callable[[str, int, int], None]  # current task, done, total
+Progress = Callable[[str, int, int], None]  # current task, amount of its work that is done, total amount
 
 
 @dataclass(frozen=True)

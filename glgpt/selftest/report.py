@@ -92,7 +92,7 @@ def summary(results: list[Result]) -> Json:
 
 
 def _format(found: list[Result]) -> Json:
-    """Returns how many cases of a format passed, and the case that came nearest to its allowed error."""
+    """Returns how many cases of a format passed, and the case with the largest ratio of error to allowed error."""
     drawn = [result for result in found if result.status != "skipped"]
     closest: Json | None = None
     if drawn:

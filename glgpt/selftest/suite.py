@@ -48,7 +48,10 @@ class Expected:
     rtol: float
 
     def errors(self, texels: Array) -> tuple[float, float, float]:
-        """Compares texels; returns (error, allowed, error / allowed) of the value with the largest error / allowed."""
+        """Compares texels with the expected values.
+
+        Returns (error, allowed error, error / allowed error) of the value with the largest error / allowed error.
+        """
         ours = FORMATS[self.dtype].unpack(texels).ravel().astype(np.float64)
         wanted = self.values.astype(np.float64)
         counts = ~np.isnan(wanted)
@@ -87,7 +90,7 @@ def read_document() -> dict[str, Any]:
 
 
 def shortened(text: str) -> str:
-    """Returns the text of a shader with a reference, such as `@norm.frag`, instead of the text of each of `_files`."""
+    """Replaces the text of each of `_files` in a shader by a reference, such as `@norm.frag`."""
     for name, source in _files():
         if source in text:
             text = text.replace(source, f"@{name}")

@@ -45,8 +45,8 @@ class BatchingExecutor(Generic[J]):
 
     A job runs in a batch with waiting jobs of the same kind: up to `most()` jobs of different sessions. One job of each
     client is chosen before a second job of any client. `together` runs the batch and returns a result or an exception
-    for each job. If no other work is queued, the executor waits briefly for jobs of the last batch's sessions, so that
-    these sessions can be batched again.
+    for each job. Before a batch, the executor waits briefly for jobs of the previous batch's other sessions, so that
+    these sessions can be batched again; it does not wait if work that cannot join the batch is queued.
     """
 
     def __init__(self, name: str, together: Callable[[Sequence[J]], Sequence[Any]], most: Callable[[], int]) -> None:
@@ -136,7 +136,7 @@ class BatchingExecutor(Generic[J]):
             self._used = {c: used for c, used in self._used.items() if c in waiting or used > self._floor}
 
     def _next(self) -> list[_Task[J]]:
-        """Waits for tasks. Returns a single function or a batch of jobs; after `close`, [] once the queue is empty."""
+        """Waits for tasks. Returns a single function or a batch of jobs, or [] if the queue is closed and empty."""
         with self._change:
             self._change.wait_for(lambda: self._queue or self._closed)
             if not self._queue:

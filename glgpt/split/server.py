@@ -293,7 +293,7 @@ class Application:
 
 
 def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """Starts a task. Reads its exception, because asyncio warns if an exception is not read."""
+    """Starts a task, and reads its exception when it ends: asyncio logs a warning for an exception that is not read."""
     found = asyncio.ensure_future(work)
     found.add_done_callback(lambda future: future.cancelled() or future.exception())
     return found
@@ -330,7 +330,7 @@ class _Uvicorn(uvicorn.Server):
         asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain, sig)
 
     def _begin_drain(self, sig: int) -> None:
-        self._draining = asyncio.ensure_future(self._drain(sig))  # a reference, against garbage collection
+        self._draining = asyncio.ensure_future(self._drain(sig))  # asyncio keeps only weak references to tasks
 
     async def _drain(self, sig: int) -> None:
         try:

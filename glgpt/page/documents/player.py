@@ -50,7 +50,7 @@ class ConfigFields(TypedDict):
             description="for each field: its name, the values that it may have, and true if a file may lack the field"
         ),
     ]
-    rope: dict[str, Any] | None  # `rope_parameters` of the config.json; None: it lacks this field
+    rope: dict[str, Any] | None  # `rope_parameters` of the config.json; None: the config.json lacks this field
 
 
 class ShapeFile(TypedDict):
@@ -61,7 +61,7 @@ class ShapeFile(TypedDict):
 
 
 class ShapeEntry(ShapeFile):
-    """A shape: its file, and the fields by which a page recognises a model's files that have the shape."""
+    """A shape: the file that describes it, and the fields by which a page recognises model files of this shape."""
 
     name: Text
     folder: Annotated[str, Field(pattern="^shapes/[a-z0-9-]+$")]
@@ -108,8 +108,8 @@ class FileTensor(TypedDict):
     name: str
     shape: list[int]
     transposed: bool  # true if the texture's rows are the tensor's columns
-    # Sizes of the four axes into which the tensor's rows are divided; a checkpoint has the middle two axes exchanged.
-    # None: a checkpoint has the rows in the same order.
+    # Sizes of four axes into which the rows of the GGUF file's tensor divide. Exchanging the two middle axes gives the
+    # order of rows in a Hugging Face checkpoint. None: the GGUF file has this order.
     exchanged: tuple[int, int, int, int] | None
     shift: float  # number to add to each value of the tensor
 

@@ -57,7 +57,7 @@ def write_listed(file: Path, data: bytes) -> ListedFile:
 def publish(folder: Path, given: str | Path, out: Path, work: Path) -> None:
     """Moves a finished page to `out`, which `checked_out` returned for the path `given`.
 
-    Raises FileError if `out` now holds anything but an export.
+    Raises FileError if there is now something other than an export at `out`.
     """
     folder.chmod(0o755)
     checked_out(given, single_file=False)  # again: another program may have written to the path since

@@ -19,7 +19,7 @@ from glgpt.plots.strip import HEIGHT, WIDTH, Word, strip_picture
 from glgpt.system.network import is_web_address
 
 PICTURE = "preview.png"
-MAX_BLOCKS = 24  # maximum number of blocks that fit into the width of the picture
+MAX_BLOCKS = 24  # maximum number of blocks that the picture shows: more would be too narrow
 OTHERS = 5  # number of most likely tokens that the picture shows
 
 

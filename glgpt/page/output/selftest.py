@@ -21,7 +21,7 @@ def write_selftest(folder: Path) -> ListedFile:
     return write_listed(folder / FILE, _content())
 
 
-@functools.cache  # the same for all models
+@functools.cache  # the content is the same for all models
 def _content() -> bytes:
     found = document()
     lines, shaders = line_runs(whole(found), ())

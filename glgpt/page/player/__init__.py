@@ -1,1 +1,1 @@
-"""Exports a page without weights: it has programs for common architectures and sizes, for files that visitors open."""
+"""Exports a page without weights: visitors open model files, and the page has programs for common sizes of models."""

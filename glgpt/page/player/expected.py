@@ -59,7 +59,7 @@ def gguf_about(config: ModelConfig) -> GgufKeys | None:
 
 
 class _Divisors:
-    """Stands for the tensor `rope_freqs.weight` of a GGUF file, and has a tensor's method `map`."""
+    """Replaces the tensor `rope_freqs.weight` of a GGUF file, of which `model_config` needs only the method `map`."""
 
     def __init__(self, values: NDArray[np.float32]) -> None:
         self.values = values

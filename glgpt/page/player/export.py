@@ -58,7 +58,7 @@ class PlayerOptions:
     """Defines what a page without weights contains.
 
     `shapes` are files that each give a shape: a config.json, a model's folder or a GGUF file. If `common`, the page
-    also has the shapes of the package's table. `context` is the number of positions of the caches (None: the model's,
+    also has those of `shapes.common_shapes`. `context` is the number of positions of the caches (None: the model's,
     at most `CONTEXT`), and `cache_dtype` is the caches' format ("auto", "f32" or "f16"). `hosts` are servers from which
     the page may fetch a model by its link, in addition to those of Hugging Face. Mixes are recorded in up to
     `processes` processes, or fewer if there are not enough processors or memory. With more than one process, Python

@@ -1,4 +1,4 @@
-"""Lists the shapes for which a page without weights has programs: those of the package's table and of given files.
+"""Lists the shapes for which a page without weights has programs: those of `TABLE` and of given files.
 
 A shape is an architecture with its sizes, such as that of SmolLM2-135M, without weights.
 """
@@ -44,7 +44,7 @@ class Shape:
 
 
 def common_shapes() -> list[Shape]:
-    """Returns the shapes of the package's table."""
+    """Returns the shapes of `TABLE`."""
     table = json.loads(data_path(TABLE).read_text(encoding="utf-8"))
     return [Shape(entry["name"], models.from_dict(entry["config"])) for entry in table]
 
@@ -75,7 +75,7 @@ def _checked(config: ModelConfig, path: str | Path) -> ModelConfig:
 
 
 def listed(given: Sequence[str | Path], common: bool) -> list[Shape]:
-    """Returns the given shapes and, if `common`, those of the package's table.
+    """Returns the shapes of the given files and, if `common`, those of `TABLE`.
 
     Adds numbers to the names of shapes whose slugs would be equal. Raises GlgptError if the list is empty.
     """

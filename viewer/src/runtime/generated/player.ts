@@ -20,7 +20,7 @@ export interface GgufKeys {
   divisors: readonly number[] | null;
 }
 
-/** A shape: its file, and the fields by which a page recognises a model's files that have the shape. */
+/** A shape: the file that describes it, and the fields by which a page recognises model files of this shape. */
 export interface ShapeEntry {
   bytes: number;
   sha256: string;

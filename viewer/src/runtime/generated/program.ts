@@ -3,8 +3,8 @@
 /**
  * A callable part of a program. To call it, a player uploads `inputs`, sets the scalars, plays `passes`, and reads
  * `outputs` (name -> view). `ping_pong` are pairs of textures (old, new): the passes read the old texture and write the
- * new one. After the entry the two textures swap names, so that the next call finds the new value under the name of the
- * old texture.
+ * new one. After the entry, the two textures swap names, so that the next call reads the new values under the old
+ * texture's name.
  */
 export interface Entry {
   name: string;
@@ -17,14 +17,14 @@ export interface Entry {
 /**
  * One draw call, which draws one triangle unless there are `slices`. `inputs` are pairs (sampler, texture), in the
  * order of the texture units. `outputs` are pairs (texture, layer), in the order of the colour attachments. `viewport`
- * is (width, height) in texels. It begins at row 0, or at the row in the runtime scalar that `row` names. Columns of
+ * is (width, height) in texels; it begins at row 0, or at the row in the runtime scalar that `row` names. Columns of
  * the viewport before `first_column` are not drawn. Several passes may draw parts of the same outputs, from left to
  * right; each begins at the column at which the previous one ended, and no pass reads columns that are not drawn yet.
  * With `keys`, a column holds four keys of attention, and only the columns of the positions before `pos` + `keys` are
- * drawn and read. The cost of the pass is `flops` (multiplications and additions) and `nbytes` (bytes of weights read).
- * With `slices`, this many triangles are drawn, one after the other, and each adds its colours to the outputs. If
- * `clear` is set, the outputs are zero before the first triangle. The shader reads the number of the triangle from
- * `slice_of_k`. A pass with `slices` or `row` draws all columns of its viewport.
+ * drawn and read (0: all columns). The cost of the pass is `flops` (multiplications and additions) and `nbytes` (bytes
+ * of weights read). With `slices`, this many triangles are drawn, one after the other, and each adds its colours to the
+ * outputs. If `clear` is set, the outputs are zero before the first triangle. The shader reads the number of the
+ * triangle from `slice_of_k`. A pass with `slices` or `row` draws all columns of its viewport.
  */
 export interface Pass {
   label: string;
