@@ -1,4 +1,4 @@
-// Derives texts and numbers of the dashboard from a gateway's status.
+// Derives the texts and numbers that the dashboard shows from the status that the gateway (the host's server) sends.
 
 import type { MemberStatus, Invitation, RoundFigures, Status } from "../runtime/generated/federation-messages";
 
@@ -97,12 +97,12 @@ export function ordered(status: Status): MemberStatus[] {
   return [...status.members].sort((a, b) => rank(a) - rank(b) || a.number - b.number);
 }
 
-/** Returns the number of updates that the open round waits for: one per participating device, at least the quorum. */
+/** Returns the number of updates that the open round waits for: one per participating device, but at least `quorum`. */
 export function expected({ members, quorum }: Status): number {
   return Math.max(quorum, members.filter((m) => m.answered || (m.connections && !m.aside)).length);
 }
 
-/** Estimates the seconds of the remaining rounds from the durations of the last five rounds; null: not known yet. */
+/** Estimates the seconds until all rounds are done from the durations of the last five; null: not known yet. */
 export function secondsLeft({ history, rounds, done }: Status): number | null {
   const last = history.flatMap((r) => (r.seconds === undefined ? [] : [r.seconds])).slice(-5);
   return last.length && done < rounds ? (last.reduce((a, b) => a + b, 0) / last.length) * (rounds - done) : null;
@@ -127,7 +127,7 @@ export function count(value: number): string {
 
 export const decimals = (value: number | null | undefined, digits = 3) => value?.toFixed(digits) ?? "–";
 
-/** Returns the invitations that still admit a device, the latest to expire first. `now` is in seconds. */
+/** Returns the invitations that still admit a device, sorted by expiry, the latest first. `now` is in seconds. */
 export function open(invitations: readonly Invitation[], now: number): Invitation[] {
   return invitations
     .filter((one) => one.kind === "member" && !one.revoked && one.uses !== 0 && one.expires > now)
@@ -147,7 +147,7 @@ export function links(base: string, token: string): { browser: string; desktop: 
   };
 }
 
-/** True if an address reaches only this machine. */
+/** True if an address works only on the machine itself. */
 export function isLocal(base: string): boolean {
   return /^(localhost|127(\.\d+){3}|\[::1\])$/.test(new URL(base).hostname);
 }

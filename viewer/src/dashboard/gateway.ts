@@ -1,4 +1,4 @@
-// A host's calls to its gateway. See docs/reference/protocols.md.
+// Sends the requests of a session's host to the gateway, the host's server. See docs/reference/protocols.md.
 
 import type {
   Invitation,
@@ -32,7 +32,7 @@ export class Gateway {
     return this.client.json("v1/status");
   }
 
-  /** Returns the session's terms; needs an invitation's token. */
+  /** Returns the session's terms: what a device reads before it joins. Needs an invitation's token. */
   terms(): Promise<Terms> {
     return this.client.json("v1/session");
   }

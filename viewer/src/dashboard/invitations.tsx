@@ -78,8 +78,8 @@ function New({ ended }: { ended: boolean }) {
 }
 
 /**
- * Shows an invitation's link for a browser, also as a QR code for a phone, and its command for a desktop. Without
- * `page`, the session serves no page for browsers, and only the command is shown.
+ * Shows an invitation's link for a browser, also as a QR code for a phone, and its command for a desktop. If `page`
+ * is false, the session serves no page for browsers, and only the command is shown.
  */
 function Link({ token, page }: { token: string; page: boolean }) {
   const { browser, desktop } = links(state.base, token);

@@ -36,7 +36,7 @@ class DashboardStore {
   /** The reason why the host's link does not work; empty if it works. */
   readonly denied = signal("");
   readonly status = signal<Status | null>(null);
-  /** Time (ms) of the server's last answer. `lost`: why the last request failed; "" if it did not. */
+  /** Time (ms) of the server's last answer. `lost`: why the last request failed; "" if it succeeded. */
   readonly heard = signal(0);
   readonly lost = signal("");
   /** Describes how the session ended, once the server has stopped; empty before. */
@@ -77,9 +77,9 @@ class DashboardStore {
   }
 
   /**
-   * Uses the token of the link, or the one stored for this tab. If the browser can store tokens, removes the link's
-   * token from the address, which others may see on a shared screen, and exchanges it for another one, so that a link
-   * in the browser's history no longer works.
+   * Uses the host's token from the link, or else the token stored for this tab. If the browser can store tokens, then
+   * removes the link's token from the address, because others may see the address on a shared screen, and exchanges
+   * the token for a new one, so that the link in the browser's history no longer works.
    */
   start(): void {
     const kept = this.stored();
@@ -108,8 +108,8 @@ class DashboardStore {
   }
 
   /**
-   * Shows the session to its host. `link`: the token comes from a link and is exchanged first; if the server rejects
-   * it, the token in `before` is used.
+   * Shows the session to its host. `link`: true if the token comes from a link and must be exchanged first. If the
+   * server rejects this token, the token in `before` is used.
    */
   private host(token: string, link = false, before: Kept | null = null): void {
     batch(() => {
@@ -122,7 +122,7 @@ class DashboardStore {
 
   // -- what the server reports --------------------------------------------------------------------------------------
 
-  /** Polls the status until the session is over or the token is rejected. With `link`, exchanges the token first. */
+  /** Polls the status until the session is over or the token is rejected. If `link`, exchanges the token first. */
   private async watch(from: Gateway, link: boolean, before: Kept | null): Promise<void> {
     let asked = -Infinity;
     while (this.gateway === from && !this.over.value) {

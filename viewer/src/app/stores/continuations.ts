@@ -9,7 +9,7 @@ import { engine, models } from "./model";
 import { settings } from "./settings";
 
 class ContinuationStore {
-  /** Null: not requested. */
+  /** The continuations; null: none are requested. */
   readonly texts = signal<readonly Continuation[] | null>(null);
   /** The total speed of all continuations, in tokens per second. */
   readonly rate = signal(0);
@@ -66,7 +66,7 @@ class ContinuationStore {
     this.note.value = signal.aborted ? "Stopped." : "";
   }
 
-  /** Generates one of the continuations again as the text, with alternatives and probabilities. */
+  /** Makes a continuation the main text: generates it again with its seed, with alternatives and probabilities. */
   async read(seed: number): Promise<void> {
     batch(() => {
       this.restore.value();

@@ -1,4 +1,4 @@
-// The painter and the attention drawings, both shared by the views.
+// The objects that draw textures (`Painter`) and attention (`Attention`). All views share them.
 
 import { Attention } from "../drawing/attention";
 import { Painter } from "../drawing/painter";
@@ -12,11 +12,11 @@ interface Tools {
   attention: Attention;
 }
 
-/** Holds the tools of the model that was drawn last. */
+/** Holds the painter and the attention drawings (the tools) of the model that was drawn last. */
 class DrawingStore {
   private tools: Tools | null = null;
 
-  /** Returns the compiled painter and attention entries for this model. Compiles them again after a lost context. */
+  /** Returns the tools for this model, with compiled shaders. Compiles them again after a lost graphics context. */
   readonly ready = async (model: Model): Promise<Tools> => {
     const { device, options, programs } = model;
     const { generation } = device;
@@ -32,7 +32,7 @@ class DrawingStore {
     return tools;
   };
 
-  /** Returns the tools that `ready` has prepared; null if they are not ready. For drawing during generation. */
+  /** Returns the tools if `ready` has prepared them, else null. Never waits: used between tokens of a generation. */
   now(model: Model): Tools | null {
     const { tools } = this;
     if (tools?.model !== model || tools.generation !== model.device.generation) return null;

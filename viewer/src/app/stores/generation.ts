@@ -1,4 +1,4 @@
-// The text: stores its tokens and generates them.
+// The page's main text: stores its tokens, and generates more.
 
 import { batch, computed, signal } from "@preact/signals";
 import type { Generated } from "../../api";
@@ -36,9 +36,9 @@ class GenerationStore {
   readonly ended = signal<Generated["stopped"] | "failed">("tokens");
   readonly speeds = signal<{ prefill: number; decode: number; given: number } | null>(null);
   readonly chosen = signal<number | null>(null);
-  /** True while alternatives are computed, but only after the first second. */
+  /** True once the computation of alternatives has taken a second, until it ends. */
   readonly weighing = signal(false);
-  /** The next update of the text during a generation; `read` is the number of the text's tokens in the context. */
+  /** Set before the page shows more of a generated text. `read`: the number of the text's tokens in the context. */
   readonly upcoming = signal<{ read: number } | null>(null);
   readonly ids = computed(() => this.tokens.value.map((t) => t.id));
   // the part of the text that fits the model's context: the position of its first token, its tokens and their ids
@@ -94,7 +94,7 @@ class GenerationStore {
   /** Generates text after the prompt. */
   async write(): Promise<void> {
     await this.attempt(async () => {
-      await this.stop(); // a generation that ends later would replace the prompt
+      await this.stop(); // a generation that is still running would replace the prompt
       this.repeat = () => this.write();
       const list = settings.promptIds();
       engine().model.check(list);
@@ -178,8 +178,9 @@ class GenerationStore {
   }
 
   /**
-   * Stops a running generation. Calls resolve in order, each after the previous caller has continued. If that caller
-   * began a generation, this call stops that generation too, so that only the last requested generation continues.
+   * Stops a running generation. Simultaneous calls resolve in order: a call waits until the previous caller has
+   * continued, and also stops a generation that the previous caller has begun. So only the last caller's generation
+   * continues.
    */
   stop(): Promise<void> {
     return this.stops.run(async () => {
@@ -263,7 +264,7 @@ class GenerationStore {
       : [];
   }
 
-  /** Computes alternatives for the chosen token if it has none: a token of the prompt or of a stored answer. */
+  /** Computes the chosen token's alternatives if they are missing, as in a prompt or a stored answer. */
   async weigh(): Promise<void> {
     const [at, list] = [this.chosen.value, this.tokens.value];
     const tok = at ? list[at] : undefined; // the first token has no context to predict it from

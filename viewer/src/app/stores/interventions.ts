@@ -38,9 +38,9 @@ class InterventionStore {
     await this.set(value.includes(part) ? value.filter((p) => p !== part) : [...value, part]);
   }
 
-  /** Replaces all interventions; with `again`, generates the text again. A later call replaces one that still waits. */
+  /** Replaces all interventions; with `again`, generates the text again. A later call cancels a waiting one. */
   async set(parts: readonly string[], again = true): Promise<void> {
-    this.parts.value = parts; // set before any await, because the next change adds to these parts
+    this.parts.value = parts; // set before any await, because `toggle` adds to these parts
     const replaced = () => this.parts.value !== parts;
     await generation.stop();
     if (replaced()) return;
@@ -63,7 +63,7 @@ class InterventionStore {
     if (again) await generation.again();
   }
 
-  /** Drops the interventions of a link if the model does not have the part that one of them changes. */
+  /** Drops all interventions of a link if one of them changes a part that the model does not have. */
   fit(): void {
     const { manifest } = engine().model;
     this.problem.value = "";
@@ -86,10 +86,11 @@ class InterventionStore {
     if (requested.length && this.parts.value === first) await this.set(requested);
   }
 
-  /** Shows the interventions of the model that replaced the previous one. */
+  /** Shows the interventions of a model after a switch to this model. */
   reset(): void {
     const { parts } = engine().model.interventions;
-    if (this.busy.value) void engine().intervene(parts); // a change that still waits would change the new model
+    // cancels a requested change that is not applied yet, which would otherwise be applied to the new model
+    if (this.busy.value) void engine().intervene(parts);
     batch(() => {
       this.parts.value = parts;
       this.busy.value = false;
@@ -115,7 +116,7 @@ class InterventionStore {
   }
 }
 
-/** Returns the ids of a text's prompt, as a text to compare. */
+/** Returns the token ids of a text's prompt as a string, for comparisons. */
 const given = (tokens: readonly Tok[]) => String(tokens.filter((tok) => tok.given).map(({ id }) => id));
 
 export const interventions = new InterventionStore();

@@ -1,14 +1,15 @@
-// The settings that a link carries: a table of parameters, each a signal with its key, its text and its default.
+// The settings in a link to the page: a table of parameters. Each has a key, a signal that holds its value, functions
+// between the value and its text in the link, and a default.
 
 import { batch, type Signal } from "@preact/signals";
 
-/** A setting that a link carries. */
+/** A setting in a link to the page. */
 export interface Param<T> {
   key: string;
   signal: Signal<T>;
-  /** Returns the value that a text of a link stands for; undefined if the text is invalid. */
+  /** Returns the value of a text in a link; undefined if the text is invalid. */
   parse: (text: string) => T | undefined;
-  /** Returns the text of a link for a value; null omits the parameter from the link. */
+  /** Returns the text that a link has for a value; null omits the parameter from the link. */
   format: (value: T) => string | null;
   /** Returns the value to use if the link has no valid text. */
   default: () => T;
@@ -81,7 +82,7 @@ export const parseOneOf =
 
 export const parseText = (text: string) => text;
 
-/** Parses the key of an object; undefined if every object has it, such as "constructor". */
+/** Returns a text that is to be an object's key; undefined for a key that all objects have, such as "constructor". */
 export const parseKey = (text: string) => (text in {} ? undefined : text);
 
 /** Formats a value unless it is zero or empty. */

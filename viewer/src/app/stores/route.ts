@@ -23,9 +23,9 @@ export interface View<Name extends ViewName = ViewName> {
   /** The settings that a link to this view carries. */
   params: readonly AnyParam[];
   component: ComponentType;
-  /** The part of the view that shows the recorded generation while the model is loading. */
+  /** The part of the view that is shown while the model is loading, if the page has a recorded generation. */
   recorded?: ComponentType;
-  /** Shown instead of grey shapes while the model is loading, if the page has a recorded generation. */
+  /** Replaces `recorded` in a view that cannot show a recorded generation. Without either, grey shapes are shown. */
   coming?: ComponentType;
   /** Returns true if this model has the view; by default, every model has it. */
   available?: (manifest: Manifest) => boolean;
@@ -63,7 +63,7 @@ const OWN_ENTRY = "glgpt"; // marks history entries that this page created
 const DRAWN_MS = 80; // ms until a view that was opened is rendered
 
 class RouteStore {
-  /** Null until the address is read. */
+  /** The name of the view that is shown; null until the address is read. */
   readonly view = signal<ViewName | null>(null);
   /** The keys of the last link that belong to no view and to no setting. */
   readonly unknown = signal<readonly string[]>([]);

@@ -1,4 +1,4 @@
-// The prompt of the text and its settings, which every link carries.
+// The prompt and the settings of the page's main text. Every link to the page has them.
 
 import { batch, computed, signal } from "@preact/signals";
 import type { Used } from "../../api";
@@ -43,7 +43,8 @@ class SettingsStore {
   /** The number of tokens in the prompt field. */
   readonly promptLength = computed(() => (models.ready ? this.knownIds().length : 0));
   private recommended = defaults(); // the recommended settings of the model in use
-  private readonly asked = new Map<Used, { prompt: string; tokens: number }>(); // the prompt and length for each model
+  /** The prompt and the number of tokens that were last used with each model. */
+  private readonly asked = new Map<Used, { prompt: string; tokens: number }>();
 
   /** Returns the settings that determine the text. */
   get all() {
@@ -72,7 +73,7 @@ class SettingsStore {
     return Object.entries(defaults()).every(([key, value]) => this[key as keyof Defaults].value === value);
   }
 
-  /** Returns the initial prompt: the export's first, or three ids without a tokenizer. Until a model can run: "". */
+  /** Returns the initial prompt: the page's first, or three ids without a tokenizer; "" until a model can run. */
   opening(): string {
     const model = models.ready;
     if (!model) return "";
@@ -85,9 +86,9 @@ class SettingsStore {
   }
 
   /**
-   * Restores the prompt and the length that were last used with the model `used`, which has replaced `before`. If
-   * `used` had none yet, keeps the length, and shortens the prompt to half the context. A sampling setting that has the
-   * value recommended for `before` gets the value recommended for `used`.
+   * Adapts the settings after a switch from the model `before` to the model `used`. Restores the prompt and the length
+   * that were last used with `used`. At its first use, keeps the length, and shortens the prompt to half the context. A
+   * sampling setting that has the value recommended for `before` gets the value recommended for `used`.
    */
   adopt(before: Used, used: Used): void {
     this.asked.set(before, { prompt: this.prompt.value, tokens: this.tokens.value });
@@ -163,7 +164,7 @@ export const settings = new SettingsStore();
 const text = { history: false }; // going back in the history changes the view, not the text
 const unlessZero = (value: number | undefined) => value || undefined;
 
-/** The settings of the text, which every link carries. */
+/** The settings of the main text, as parameters of every link. */
 export const TEXT_PARAMS = [
   param({ ...text, key: "prompt", signal: settings.prompt, parse: parseText, default: () => settings.opening() }),
   param({ ...text, key: "tokens", signal: settings.tokens, parse: parseNumber, default: () => defaults().tokens }),

@@ -16,8 +16,8 @@ export function throttled(work: () => void, ms: number): () => void {
 }
 
 /**
- * Copies the value that `read` returns to `target`. The value of another source is copied at once; changes of the same
- * source are copied at most every `ms` milliseconds. Returns a function that stops the copying.
+ * Copies the value that `read` returns to `target` when it changes: at once if `source` has changed too, otherwise at
+ * most every `ms` milliseconds. Returns a function that stops the copying.
  */
 export function follow<T>(target: Signal<T>, read: () => { source: unknown; value: T }, ms: number): () => void {
   let shown: unknown;

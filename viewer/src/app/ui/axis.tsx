@@ -7,7 +7,7 @@ import { generation } from "../stores/generation";
 import { classes } from "./classes";
 import style from "./plane.module.css";
 
-const EACH = 13; // minimum pixels per label
+const EACH = 13; // minimum distance of labels, in pixels
 
 export interface Axes {
   rowName?: (row: number) => string;
@@ -30,7 +30,7 @@ export function axesOf(
   const heads = about?.heads ?? 1;
   if (about?.kind === "scores" || about?.kind === "pattern") {
     const head = (row: number) => `head ${row % heads}`;
-    const one = rows <= heads; // the rows are the heads of a single token, the decoded one
+    const one = rows <= heads; // the rows are the heads of one token: the decoded token
     return {
       rowName: (row) => (one ? head(row) : `${token(start + Math.floor(row / heads))}, ${head(row)}`),
       colName: token,

@@ -8,8 +8,8 @@ interface ButtonProps extends Omit<ComponentProps<"button">, "disabled" | "onCli
 }
 
 /**
- * Shows a button that does nothing while `off` is true. Unlike a disabled button, it keeps the keyboard focus then: use
- * it for an action during which the button is off.
+ * Shows a button that does nothing while `off` is true. Unlike a disabled button, it does not lose the keyboard focus.
+ * Use it for an action that turns its own button off until the action ends.
  */
 export function Button({ off, onClick, ...rest }: ButtonProps) {
   return <button {...rest} aria-disabled={off} onClick={() => !off && onClick()} />;

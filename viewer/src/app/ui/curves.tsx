@@ -13,7 +13,7 @@ export interface Curve {
   values: (number | null)[];
   /** True to draw the points as dots joined by lines, for a curve with few points. */
   sparse?: boolean;
-  /** True for a curve of another run. */
+  /** True to draw a dashed line, which marks a curve of another run. */
   dashed?: boolean;
 }
 

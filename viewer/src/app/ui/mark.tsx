@@ -1,7 +1,7 @@
 // The logo.
 
 import style from "./mark.module.css";
-/** Shows a square of texels in the accent colour. */
+/** Shows a square of nine cells in the accent colour, like texels of a texture. */
 export function Mark() {
   const cells = [0.9, 0.4, 0.2, 0.7, 0.55, 0.25, 0.3, 0.5, 1];
   return (

@@ -1,4 +1,4 @@
-// Readable names of passes, parts and changes.
+// Readable names of passes, of parts of a model, and of interventions.
 
 import { headIn, parseIntervention } from "../../runtime/engine/interventions";
 import { joined, type Names } from "../../runtime/engine/names";

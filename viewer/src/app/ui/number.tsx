@@ -3,14 +3,14 @@
 import type { Signal } from "@preact/signals";
 import ui from "./shared.module.css";
 
-const DIGITS = 12; // significant digits of a shown number: the last ones of a float hold the errors of a calculation
+const DIGITS = 12; // significant digits of a shown number: the digits after these hold only rounding errors
 
 interface NumberProps {
   label: string;
   of: Signal<number>;
   min: number;
   max?: number;
-  /** 1: the field has integers; "any": it has any numbers. */
+  /** 1: the field accepts only integers; "any": all numbers. */
   step: 1 | "any";
   hint: string;
   fixed?: boolean;

@@ -21,7 +21,7 @@ const HIGHEST = 1024; // maximum height of a picture in pixels; the picture of a
 export interface Subject {
   player: Player;
   view: View;
-  /** The number of rows in use. Only these are shown. */
+  /** The number of rows that hold values. Only these rows are shown. */
   rows: number;
   /** The column, in texels, at which the matrix begins in each layer of the texture; 0 by default. */
   firstColumn?: number;
@@ -31,7 +31,7 @@ interface Props {
   label: string;
   /** Plays the passes that compute the matrix, and returns it; null: there is nothing to show yet. */
   play: (model: Model) => Promise<Subject | null>;
-  /** The values that `play` depends on: a change of one plays the passes and draws the matrix again. */
+  /** The values that `play` depends on. When one changes, `play` is called and its matrix is drawn again. */
   inputs: readonly unknown[];
   axes?: Axes;
   /** The expected size of the matrix. The page reserves this space until the matrix is drawn. */
@@ -45,7 +45,7 @@ export function Plane({ label, play, inputs, axes = {}, size }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const shown = () => canvas.current;
   const field = useSignal<Field | null>(null);
-  const fieldLabel = useSignal(""); // label of `field`, which keeps the previous matrix until the next is drawn
+  const fieldLabel = useSignal(""); // label of the matrix in `field`: the previous one until the next is drawn
   const palette = useSignal(0);
   const rangeKind = useSignal<RangeKind>("inner");
   const own = useSignal<[number, number]>([-1, 1]);

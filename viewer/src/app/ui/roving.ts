@@ -7,7 +7,7 @@ const STEPS: Record<string, readonly [number, number]> = {
   ArrowDown: [0, 1],
 };
 
-/** Returns the attributes of a cell at (column, row); the cell with `stop` is the tab stop. */
+/** Returns the attributes of a cell at (column, row). `stop`: true for the cell that the Tab key focuses. */
 export function cell(column: number, row: number, stop: boolean): { "data-cell": string; tabIndex: number } {
   return { "data-cell": `${column} ${row}`, tabIndex: stop ? 0 : -1 };
 }

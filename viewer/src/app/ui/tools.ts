@@ -6,9 +6,9 @@ import type { Model } from "../../runtime/engine/model";
 import { engine } from "../stores/model";
 
 /**
- * Runs `work` on the device after each change of `inputs`, one run at a time, and skips all waiting runs but the
- * latest. Returns a signal that is true until the latest run ends. `failed` receives the error message of a run, and an
- * empty string before each run.
+ * Runs `work` on the device after each change of `inputs`. If a run must wait for the device and `inputs` change again,
+ * the waiting run is skipped. Returns a signal that is true until the latest run ends. `failed` receives an empty
+ * string before each run, and the error message of a run that fails.
  */
 export function useDevice(
   work: (model: Model) => Promise<void>,
@@ -91,7 +91,7 @@ export function useDrop(opened: (files: File[]) => void): ReadonlySignal<boolean
   const over = useSignal(false);
   useEffect(() => {
     const dragged = (event: DragEvent) => {
-      if (!event.dataTransfer?.types.includes("Files")) return; // dragged text, which an input field may accept
+      if (!event.dataTransfer?.types.includes("Files")) return; // dragged text: an input field may accept it
       event.preventDefault();
       over.value = event.type === "dragover";
       if (event.type === "drop") opened(Array.from(event.dataTransfer.files));

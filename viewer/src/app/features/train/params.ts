@@ -1,14 +1,17 @@
-// The training settings that a link carries.
+// The training settings in a link to the page.
 
 import { signal } from "@preact/signals";
 import type { Schedule } from "../../../runtime/engine/manifest";
 import { param, parseNumber, parseOneOf, parseText, parseWhole, unlessEmpty, type AnyParam } from "../../stores/link";
 import { STAGES, type SettingsStore } from "./settings";
 
-/** A parameter that is applied once the offered sizes are known. Until then, links carry its text unchanged. */
+/**
+ * A parameter of a link that is applied after the list of model sizes has loaded. Until then, the page copies the
+ * parameter's text into new links unchanged.
+ */
 class LateParam implements AnyParam {
   readonly history = false;
-  /** The parameter's text in the link that the page was opened with; null: none. */
+  /** The parameter's text in the link that the page was opened with; null: the link lacks the parameter. */
   readonly came = signal<string | null>(null);
 
   constructor(
@@ -39,14 +42,14 @@ const NUMBERS = ["steps", "lr", "min_lr", "warmup", "evalEvery", "sampleEvery"] 
 const RATES: readonly string[] = ["lr", "min_lr"]; // the settings that are not integers
 const SCHEDULES: readonly Schedule[] = ["cosine", "linear", "constant"];
 
-/** Returns the default value of a setting; undefined if it is not known yet. */
+/** Returns the default value of a setting; undefined before the list of model sizes has loaded. */
 function usual(settings: SettingsStore, name: (typeof NUMBERS)[number]): number | undefined {
   return name === "evalEvery" || name === "sampleEvery" ? 50 : settings.offer()?.settings[name];
 }
 
 /**
- * The parameters of the settings. A link with them reproduces a training on one of the page's data sets; it never has
- * the visitor's own text.
+ * The settings as parameters of a link. Such a link reproduces a training on one of the page's data sets. A link never
+ * contains the visitor's own text.
  */
 export class TrainParams {
   private readonly size: LateParam;
@@ -78,7 +81,7 @@ export class TrainParams {
       });
     });
     const seed = param({
-      key: "train-seed", // `seed` belongs to the text
+      key: "train-seed", // the key `seed` is that of the generated text's seed
       signal: schedule.seed,
       parse: parseWhole,
       format: unlessEmpty,
@@ -100,7 +103,7 @@ export class TrainParams {
 
   /**
    * Applies the settings of the link; ignores a size or tokenizer that the page does not offer. Returns the name of the
-   * data set that the link has, whether or not the page offers it; null: none.
+   * link's data set, even if the page does not offer this data set; null if the link has no data set.
    */
   apply(): string | null {
     const { size, vocabulary, settings } = this;

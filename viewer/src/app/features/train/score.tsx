@@ -23,7 +23,7 @@ const COUNTS: Record<string, string> = {
   bigram: "counts pairs of tokens",
   trigram: "counts triples of tokens",
 };
-const SMALL = 200; // in the reliability plot, a dot that stands for fewer tokens has half the radius
+const SMALL = 200; // in the reliability plot, a dot for fewer than this many tokens has half the radius
 
 export function ScoreStage() {
   const found = train.shown.value;
@@ -35,9 +35,9 @@ export function ScoreStage() {
       <div class={ui.panel}>
         <h2>How good is it?</h2>
         <p class={ui.dim}>
-          The last tenth of the text is held out: the model is not trained on it. Here, the model predicts tokens of
-          this text; so do baselines that only count tokens, for comparison. <code>glgpt eval RUN --suite</code> prints
-          the same results for the same model.
+          The last tenth of the text is held out: the model is not trained on it. Here, the model predicts tokens of the
+          held-out text. For comparison, baselines that only count tokens predict the same tokens.{" "}
+          <code>glgpt eval RUN --suite</code> prints the same results for the same model.
         </p>
         <div class={ui.buttons}>
           <button
@@ -236,8 +236,8 @@ function Reliability({ row }: { row: Figures }) {
       </svg>
       <p class={ui.dim}>
         Each dot groups tokens that the model predicted with about the same confidence. On the diagonal, the model is
-        correct as often as its confidence predicts; below, it is overconfident. On average, confidence and accuracy
-        differ by {percent(row.calibration_error)}.
+        correct as often as its confidence predicts; below the diagonal, it is overconfident. On average, confidence and
+        accuracy differ by {percent(row.calibration_error)}.
       </p>
     </div>
   );
@@ -262,7 +262,7 @@ function Copied({ score: { copies, sample, task } }: { score: Score }) {
           </div>
           {task && (
             <div>
-              <dt>Correct tokens, by the byte of the answer at which they start</dt>
+              <dt>Share of correct tokens, for each byte of the answer at which a token starts</dt>
               <dd>{task.by_position.map(percent).join(", ")}</dd>
             </div>
           )}

@@ -1,15 +1,17 @@
-// The settings of the Train tab: the step that is shown, and the training's data set, size, tokenizer and schedule.
+// The settings of the Train tab: which of its five steps is shown, and the training's data set, model size, tokenizer
+// and schedule.
 
 import { signal } from "@preact/signals";
 import type { Offer, Schedule, TrainingIndex } from "../../../runtime/engine/manifest";
 
-/** The steps of the tab. */
+/** The steps of the tab (not those of the training). */
 export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
 export type Stage = (typeof STAGES)[number];
 
 export class SettingsStore {
   /** The step that is shown. */
   readonly stage = signal<Stage>("data");
+  /** The sizes and texts that the page offers; null until they have loaded. */
   readonly index = signal<TrainingIndex | null>(null);
   /** The name of the selected data set; empty: the visitor's own text. */
   readonly set = signal("");
@@ -26,7 +28,7 @@ export class SettingsStore {
   };
   readonly shape = signal<Schedule>("cosine");
 
-  /** Selects a size with its tokenizer, and its default schedule. */
+  /** Selects a model size with its tokenizer, and sets the default schedule of this size. */
   readonly choose = (offer: Offer): void => {
     this.preset.value = offer.name;
     this.tokenizer.value = offer.tokenizer;

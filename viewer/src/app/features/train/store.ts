@@ -12,16 +12,16 @@ import { offerFile } from "../../ui/tools";
 import { TrainParams } from "./params";
 import { TextStore, TYPED, type Busy } from "./text-store";
 
-const FRAME_MS = 100; // ms between two updates of the metrics: rendering the page slows a software driver down
+const FRAME_MS = 100; // ms between two updates of the metrics: rendering the page slows training on a software driver
 const RATE = "glgpt training rate"; // prefix of the storage key of `deviceRate`; the GPU's name follows
 
 class TrainStore extends TextStore {
   readonly session = signal<Session | null>(null);
-  /** The state of the session as shown, updated at most every `FRAME_MS` ms. */
+  /** The state of the session that the page shows, updated at most every `FRAME_MS` ms. */
   readonly shown = signal<SessionState | null>(null);
-  /** The scoring step in progress with its share done (null: unknown). */
+  /** The part of the scoring that is running, and the share of this part that is done (null: unknown). */
   readonly scoring = signal<{ what: string; share: number | null } | null>(null);
-  /** Prompt, length in tokens and temperature of the text to generate, and the text while it is generated. */
+  /** Prompt, length in tokens and temperature of the text to generate. `writing`: the text while it is generated. */
   readonly prompt = signal("\n");
   readonly length = signal(200);
   readonly temperature = signal(0.8);
@@ -33,7 +33,8 @@ class TrainStore extends TextStore {
   private opened: Promise<void> | null = null;
 
   /**
-   * Called when the tab is shown: loads the offered sizes and texts once, and restores an earlier visit's training.
+   * Loads the offered sizes and texts, and restores the training of an earlier visit. Called whenever the tab is shown;
+   * does nothing after the first success.
    */
   readonly open = (): Promise<void> => {
     return (this.opened ??= this.attempt(async (busy) => {
@@ -52,10 +53,10 @@ class TrainStore extends TextStore {
     const judged = training.offers.rate().catch(() => 0); // 0: the first training measures the rate
     void judged.then((rate) => (this.deviceRate.value ||= this.remembered() || rate));
     busy("Looking for an earlier training"); // set before the buttons appear, so that they start disabled
-    // in a batch: a reload must not find a link with settings that are not known yet
+    // in a batch: between these lines, the address would have the default settings instead of the link's
     const wanted = batch(() => {
       this.index.value = found;
-      const chosen = found.sizes.some(({ name }) => name === this.preset.value); // true after an earlier, failed call
+      const chosen = found.sizes.some(({ name }) => name === this.preset.value); // true if a failed call chose one
       if (!chosen) this.choose(found.sizes[0]!);
       return this.link.apply();
     });
@@ -86,7 +87,7 @@ class TrainStore extends TextStore {
       const { offer, origin, text, rates, seed, evalEvery, sampleEvery } = found.plan;
       if (text !== null && text !== this.text.value) {
         const named = origin && origin.source !== TYPED ? origin.source : "";
-        void this.put([text], named, "", []); // it is cleaned up already
+        void this.put([text], named, "", []); // a training's text is cleaned up already
         this.cleaning.value = CLEANING.filter((step) => origin?.cleaned.includes(step) ?? true);
       }
       this.preset.value = offer.name;
@@ -115,10 +116,10 @@ class TrainStore extends TextStore {
 
   private readonly remembered = () => Number(browserStorage.read(this.rateKey()) ?? 0);
 
-  /** Stores the rate for the next visit, which measures it again if the browser has no storage. */
+  /** Stores the rate for the next visit. Without browser storage, the next visit measures the rate again. */
   private readonly remember = () => browserStorage.write(this.rateKey(), Number(this.deviceRate.value.toPrecision(4)));
 
-  /** True if the text and the settings belong to a training, which exists or is being created. */
+  /** True while a training exists or is being created: its text and most settings cannot be changed. */
   readonly fixed = computed(() => this.session.value !== null || this.creating.value);
   private readonly creating = signal(false);
 
@@ -178,7 +179,7 @@ class TrainStore extends TextStore {
       await engine().training.current().back();
     });
 
-  /** Moves on to the Train step if an earlier step is shown. */
+  /** Shows the Train step if the tab shows a step before it. */
   private watch(): void {
     if (this.stage.value === "data" || this.stage.value === "tokens") this.stage.value = "train";
   }
@@ -245,7 +246,7 @@ class TrainStore extends TextStore {
       if (!files.length) return;
       const { training } = engine();
       if (files.some((f) => /\.(zip|safetensors)$/i.test(f.name))) {
-        await this.open(); // the tab may have just been opened
+        await this.open(); // resolves at once unless the tab has just been opened
         busy("Loading the model");
         await this.cleaned; // until then, `text` is the previous text
         await training.load(await chosenFiles(files), this.text.value);

@@ -10,12 +10,15 @@ import { SettingsStore } from "./settings";
 
 export const LONG = 200_000; // maximum characters of an editable text
 export const HELD = 0.1; // share of the text that is held out for validation
-export const TYPED = "typed"; // the source of a text that was typed or pasted, in the files of a training
+export const TYPED = "typed"; // what a training's files name as the source of a text that was typed or pasted
 
-/** Reports the preparation in progress and its share done (null: unknown). `what` is null once it has ended. */
+/** Reports what is being prepared, and the share that is done (null: unknown). `what`: null when it has ended. */
 export type Busy = (what: string | null, share?: number | null) => void;
 
-/** A choice of a text. `make` discards all earlier choices. `replaced` returns true once a later choice is made. */
+/**
+ * The visitor's choice of a text, which may still have to be read. `make` makes the choice final and discards all
+ * earlier choices. `replaced` returns true once a later choice is made.
+ */
 interface Choice {
   make: () => void;
   replaced: () => boolean;
@@ -29,10 +32,10 @@ export class TextStore extends SettingsStore {
   readonly cleaning = signal<readonly CleaningStep[]>(CLEANING);
   readonly removed = signal<Removed[]>([]);
   readonly inspection = signal<Inspection | null>(null);
-  /** The preparation in progress with its share done (null: unknown), and the last error message. */
+  /** What is being prepared, with the share that is done (null: unknown). `problem`: the last error message. */
   readonly preparing = signal<{ what: string; share: number | null } | null>(null);
   readonly problem = signal("");
-  /** The download in progress: bytes received, bytes in total (0: unknown), and why it is being retried. */
+  /** The download in progress: bytes received, bytes in total (0: unknown), and why the download is retried. */
   readonly fetching = signal<{ what: string; done: number; total: number; again: string } | null>(null);
   readonly encoding = signal("utf-8");
   /** Resolves when the latest text is cleaned up. */
@@ -54,8 +57,8 @@ export class TextStore extends SettingsStore {
   }
 
   /**
-   * Makes the choice of a text: earlier texts that still load are ignored, and a running download ends. Returns a
-   * function that returns true once a later choice is made.
+   * Begins and makes the choice of a text: texts of earlier choices that still load are ignored, and a running download
+   * ends. Returns a function that returns true once a later choice is made.
    */
   protected chooseText(): () => boolean {
     const { make, replaced } = this.beginChoice();
@@ -75,7 +78,7 @@ export class TextStore extends SettingsStore {
   private readonly typedKey = () => `glgpt training text ${location.pathname}`;
   private readonly stepsKey = () => `glgpt training clean-up ${location.pathname}`;
 
-  /** Returns the typed text that the tab showed before it was reloaded, and its clean-up steps; null: none. */
+  /** Returns the typed text that was shown before a reload, and its clean-up steps; null if there was none. */
   protected typed(): { text: string; steps: CleaningStep[] } | null {
     const text = tabStorage.readText(this.typedKey());
     const steps = tabStorage.readText(this.stepsKey()).split(",");

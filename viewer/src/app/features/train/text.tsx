@@ -265,7 +265,8 @@ function Preview() {
   const found = train.inspection.value;
   const text = train.text.value;
   if (!found || !text) return null;
-  const at = Math.round(text.length * (1 - found.held_back / found.bytes)); // approximate: the share is of the bytes
+  // approximate: multiplies the number of characters by a share of the bytes
+  const at = Math.round(text.length * (1 - found.held_back / found.bytes));
   const learned = thousands(found.bytes - found.held_back);
   return (
     <>

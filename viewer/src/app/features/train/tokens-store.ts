@@ -9,7 +9,7 @@ export class Measurement {
   private readonly latest = signal<{ of: Bpe; cut: Cut } | null>(null);
   private asked: Bpe | null = null;
 
-  /** Returns the result for a vocabulary; null: not measured. Reading it subscribes to changes. */
+  /** Returns the result for a vocabulary; null: not measured. A component that calls this follows later changes. */
   of(bpe: Bpe): Cut | null {
     const { value } = this.latest;
     return value?.of === bpe ? value.cut : null;

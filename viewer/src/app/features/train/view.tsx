@@ -29,7 +29,8 @@ const STAGES: Record<Stage, { title: string; of: ComponentType }> = {
 };
 
 const ASKS_MS = 10_000; // ms within which a second click on Reset deletes the model
-const WITH_OTHERS: readonly Stage[] = ["data", "train"]; // steps that show the "Together" panel
+// Steps that show the "Together" panel, with which several devices train one model.
+const WITH_OTHERS: readonly Stage[] = ["data", "train"];
 
 function TrainView() {
   useEffect(() => {
@@ -43,7 +44,7 @@ function TrainView() {
       </section>
     );
   const { of: Shown } = STAGES[train.stage.value];
-  const invited = Boolean(federated.invited.value || federated.federation.value); // true: "Together" comes first
+  const invited = Boolean(federated.invited.value || federated.federation.value); // true: "Together" is above the steps
   return (
     <section class={style.train} data-view="train" aria-label="Train">
       {invited && <Together />}
@@ -115,7 +116,7 @@ function Buttons() {
   const running = found?.status === "running";
   const failed = found?.status === "failed";
   const busy = train.preparing.value !== null;
-  // a training that is done can continue if the visitor sets a larger number of steps
+  // a finished training can continue if the visitor sets a larger number of steps
   const ended = found?.status === "done" && train.schedule.steps.value <= found.step;
   const why = federated.together() ? LEAVE_FIRST : ended ? ENDED : ""; // why Start is disabled
   const asked = useSignal(0); // id of the timer that runs while a second click deletes the model; 0: no timer

@@ -126,7 +126,7 @@ function SaveAndLoad() {
       </div>
       <p class={ui.dim}>
         The download is a .zip with a model folder for <code>glgpt generate --model DIR</code> and{" "}
-        <code>transformers</code>. Load… opens the .zip or the folder's files again.
+        <code>transformers</code>. Load… opens this .zip, or the files of its folder.
       </p>
     </div>
   );
