@@ -5,7 +5,7 @@ import { dumped, isObject, type Json } from "../gl/json";
 
 export const OPEN = "<tool_call>";
 export const CLOSE = "</tool_call>";
-/** The two accepted names of the field that holds a call's arguments. Llama 3 writes `PARAMETERS`. */
+/** The two accepted names of the field that holds a call's arguments. Llama 3 writes "parameters". */
 export const ARGUMENTS = "arguments";
 export const PARAMETERS = "parameters";
 const TAG = "<|python_tag|>"; // Llama 3 may write this before a call
@@ -33,9 +33,9 @@ export class CallParser {
   private held = "";
   private state: "text" | "call" | "arguments" | "after" = "text";
   private opened = ""; // the tag before the current call: OPEN, or "" if the call began without a tag
-  private fresh = true; // true at the beginning and after a call, until content follows; a call then needs no OPEN
+  private fresh = true; // true where a call without OPEN may begin: at the beginning and after a call, until content
   private readonly end = new JsonEnd(); // finds the end of the arguments
-  private brace = false; // true after arguments that arrived in parts, until the call's closing brace
+  private brace = false; // true if the arguments arrived in parts and the call's closing brace has not
   private parts: (string | CallPart)[] = [];
 
   constructor(
@@ -166,7 +166,7 @@ class JsonEnd {
     this.depth = 0;
   }
 
-  /** Returns the position after the end, counted in this piece; -1 if the end has not arrived. */
+  /** Returns the position in this piece after the end of the object or list; -1 if the end has not arrived. */
   find(piece: string): number {
     for (let i = 0; i < piece.length; i++) {
       const character = piece[i]!;

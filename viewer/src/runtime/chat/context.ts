@@ -6,7 +6,7 @@ import type { ChatMessage, ChatTemplate } from "./template";
 export const CHAT_TOKENS = 512; // default maximum tokens of an answer; the same as on the desktop
 const ANSWER_SHARE = 4; // an answer gets at least 1/4 of the context, or its maximum length if this is shorter
 
-/** A conversation's token ids up to the beginning of the answer, and the number of oldest messages left out. */
+/** The token ids of a conversation up to the beginning of the answer. `dropped`: number of oldest messages left out. */
 export interface Fitted {
   ids: number[];
   dropped: number;
@@ -24,9 +24,10 @@ export function systems(messages: readonly ChatMessage[]): number {
 
 /**
  * Encodes messages for an answer of up to `tokens` tokens. Leaves out the `dropped` oldest messages after the system
- * message. If the rest leaves too little of the context (`limit` tokens) for the answer, leaves out more of the oldest
- * turns, until the rest fills at most half of the context or is the last turn. Rejects with PageError if the last turn
- * alone exceeds the context. The desktop does the same (glgpt/inference/conversation.py).
+ * message. If the others leave too little of the context (`limit` tokens) for the answer, leaves out more turns, oldest
+ * first, until the messages fill at most half of the context or only the last turn is left. A turn begins with a user
+ * message. Rejects with PageError if the system message and the last turn exceed the context. The desktop does the same
+ * (glgpt/inference/conversation.py).
  */
 export async function fit(
   template: ChatTemplate,

@@ -43,7 +43,7 @@ export function rendered({ source, variables }: RenderJob): Rendered {
   }
 }
 
-/** Returns an environment with `variables` and the library's default names. The length of a `range` is limited. */
+/** Returns an environment with `variables` and the library's default names, but a `range` of limited length. */
 function globals(variables: Record<string, unknown>): Environment {
   const environment = new Environment();
   const own = {
@@ -82,10 +82,10 @@ interface Methods {
   evaluateBlock(statements: Statements, environment: Context): Value;
 }
 
-const SIZE = Symbol("size"); // caches the size of a text, a list or an object, which never changes
+const SIZE = Symbol("size"); // the key of a value's cached size: texts, lists and objects never change
 const Base = Interpreter as unknown as new (environment: Context) => Methods;
 
-/** Limits the size of all values that it computes, because a worker that exhausts the memory would end the page too. */
+/** Runs a template, but limits the size of all values: a worker that runs out of memory would end the page too. */
 class LimitedInterpreter extends Base {
   private depth = 0;
   private total = 0;
@@ -107,7 +107,7 @@ class LimitedInterpreter extends Base {
     return found;
   }
 
-  /** Returns the number of characters and items in a value, including nested values. Adds new values to `total`. */
+  /** Returns the number of characters and items in a value, also in nested values. Counts new values in `total`. */
   private size(found: Value & { [SIZE]?: number }): number {
     if (found[SIZE] !== undefined) return found[SIZE];
     const value: unknown = found.value;

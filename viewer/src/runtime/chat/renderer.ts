@@ -31,7 +31,7 @@ export class TemplateRenderer {
     return this.queue.run(() => this.run(job));
   }
 
-  /** Starts the worker before the first job. If that has failed when the first job comes, the job tries again. */
+  /** Starts the worker ahead of the first job. If the start fails, the first job starts the worker again. */
   begin(): this {
     void this.started();
     return this;

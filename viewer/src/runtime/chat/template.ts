@@ -29,7 +29,7 @@ export interface TemplateSources {
   tools?: string;
 }
 
-/** A model's chat template, as the manifest has it. */
+/** A model's chat template, in the form of the manifest. */
 export interface ChatTemplateData extends TemplateSources {
   /** Special tokens by role, such as `bos_token`. The template reads them as variables. */
   named: Record<string, string>;
@@ -37,7 +37,8 @@ export interface ChatTemplateData extends TemplateSources {
   special: Record<string, number>;
 }
 
-// Private-use characters. `ids` marks texts with one that occurs in no message, no tool and not in the template.
+// The range of private-use characters. `ids` marks special tokens in messages and tools with a character of this range
+// that occurs neither in them nor in the template.
 const PRIVATE = [0xe000, 0xf8ff] as const;
 const MESSAGE = "\ue000message\ue001"; // placeholder of the user's message in `pieces`
 const MAX_CHARACTERS = 1 << 19; // maximum characters of all messages as JSON; the same as on the desktop
@@ -59,7 +60,7 @@ export function templateSources(given: unknown): TemplateSources | null {
 
 /**
  * Returns copies of messages with only the fields that templates read. For an invalid message, throws a PageError with
- * the message's index. Also throws PageError without messages, or with too many characters.
+ * the message's index. Also throws PageError if there are no messages, or too many characters.
  */
 export function checkedMessages(messages: unknown): ChatMessage[] {
   if (!Array.isArray(messages) || !messages.length) {
@@ -128,7 +129,7 @@ export class ChatTemplate {
 
   /**
    * Returns the format of one message of the user, followed by the start of the answer: ids of special tokens, texts,
-   * and null for the message. Rejects with PageError if the template fails or does not write the message once.
+   * and null for the message. Rejects with PageError unless the template writes the message exactly once.
    */
   async pieces(): Promise<(number | string | null)[]> {
     const messages = [{ role: "user", content: MESSAGE }];
@@ -156,7 +157,7 @@ export class ChatTemplate {
     this.renderer.close();
   }
 
-  /** Returns a copy of a JSON value with `mark` before each special token. Marks content as `marked` does. */
+  /** Returns a copy of a JSON value with `mark` before each special token. Marks the content as `marked` does. */
   private markedIn(value: unknown, mark: string, key = ""): unknown {
     if (Array.isArray(value)) return value.map((item) => this.markedIn(item, mark, key));
     if (typeof value === "string") {
@@ -170,12 +171,15 @@ export class ChatTemplate {
     return Object.fromEntries(entries);
   }
 
-  /** Returns a text with `mark` before each special token, and at an edge where the template could complete a token. */
+  /**
+   * Returns a text with `mark` before each special token, and before a part of a special token at an edge of the text,
+   * which the template could complete.
+   */
   private marked(content: string, mark: string): string {
     if (!content) return content;
     const text = content.replace(this.pattern, `${mark}$&`);
-    let end = 0; // the template may write the rest of a special token at either edge of the text
-    let begins = false;
+    let end = 0; // number of last characters that a special token could begin with
+    let begins = false; // true if a special token could end with the first characters, or contain the whole text
     for (const token of this.tokens) {
       for (let n = 1; n < token.length; n++) {
         if (n > end && text.endsWith(token.slice(0, n))) end = n;

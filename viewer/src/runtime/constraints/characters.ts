@@ -101,8 +101,8 @@ const byteIn = (ranges: readonly Range[]): string =>
 const CONTINUED: Range = [0x80, 0xbf]; // the bytes of a UTF-8 character after its first byte
 
 /**
- * Returns sequences of byte ranges that together match the UTF-8 of every code point from one code point to another,
- * both included. `low` and `high` are the UTF-8 bytes of these two code points, and must be equally long.
+ * Returns sequences of byte ranges that together match the UTF-8 of every code point in a range. `low` and `high` are
+ * the UTF-8 bytes of the first and the last code point, and must be equally long.
  */
 function sequences(low: readonly number[], high: readonly number[]): Range[][] {
   let [first, last] = [low[0]!, high[0]!];
@@ -121,6 +121,7 @@ function sequences(low: readonly number[], high: readonly number[]): Range[][] {
 }
 
 const ASCII: Characters = [[0, 0x7f]];
+// The code points whose UTF-8 has 2, 3 and 4 bytes.
 const LENGTHS: Characters = [[0x80, 0x7ff], [0x800, 0xffff], [0x10000, LAST]]; // prettier-ignore
 
 /** Returns the expression that matches one character of a set; null if the set is empty. */

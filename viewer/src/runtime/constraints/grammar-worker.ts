@@ -1,5 +1,5 @@
 // Worker: uses the library xgrammar (WebAssembly) to find the tokens that may come next in a text that must match a
-// grammar. A grammar that the library does not accept aborts its WebAssembly module; the page starts another worker.
+// grammar. If the library rejects a grammar, its WebAssembly module aborts, and the page must start another worker.
 
 import { GrammarCompiler, GrammarMatcher, TokenizerInfo } from "@mlc-ai/web-xgrammar";
 import { PageError, reason } from "../gl/errors";
@@ -54,7 +54,7 @@ async function following(matcher: GrammarMatcher): Promise<Next> {
   return found;
 }
 
-/** Does a `SameJob` (see jobs.ts). */
+/** Runs a `SameJob` (see jobs.ts). */
 async function appendSame(matcher: GrammarMatcher, tokens: readonly number[]): Promise<Answer> {
   const before = current;
   for (const [i, token] of tokens.entries()) {

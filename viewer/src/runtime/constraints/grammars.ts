@@ -1,5 +1,5 @@
-// Finds which tokens may come next in texts that must match a constraint. A worker does this; it is loaded when the
-// first constraint is used.
+// Finds which tokens may come next in texts that must match a constraint. The work is done in a worker, which is loaded
+// when the first constraint is used.
 
 import { PageError, reason } from "../gl/errors";
 import { Queue, unlessAborted } from "../gl/wait";
@@ -223,8 +223,8 @@ export class Matcher {
   }
 
   /**
-   * Appends tokens that were all chosen from the current `allowed`, up to and including the first after which other
-   * tokens are allowed. Returns the number of appended tokens; 0 if the text was stopped.
+   * Appends tokens one by one, and stops after the first token that changes which tokens are allowed next. All of them
+   * must be in the current `allowed`. Returns the number of appended tokens; 0 if the text was stopped.
    */
   async acceptSame(tokens: readonly number[]): Promise<number> {
     const answer = await this.follow({ same: tokens });
@@ -233,8 +233,8 @@ export class Matcher {
   }
 
   /**
-   * Resolves to the tokens that may come after each of these guesses, up to the first guess that does not fit. An item
-   * is null if the text must end after that guess. The list is empty if the text was stopped. The text is unchanged.
+   * Resolves to a list: for each of these guessed tokens, up to the first that does not match, the tokens that may come
+   * after it (null: the text must end there). The list is empty if the text was stopped. The text is unchanged.
    */
   async after(guesses: readonly number[]): Promise<(Allowed | null)[]> {
     const answer = await this.follow({ guesses });
@@ -251,8 +251,8 @@ export class Matcher {
   }
 
   /**
-   * Unpacks an answer. The bit after those of the vocabulary is set if the text may end: the `ends` of the vocabulary
-   * are then allowed too.
+   * Unpacks an answer. After one bit per token of the vocabulary, a further bit is set if the text may end. In that
+   * case, allows the `ends` of the vocabulary too.
    */
   private unpacked({ bits, forced }: Next): Allowed | null {
     const { size, ends } = this.vocabulary;

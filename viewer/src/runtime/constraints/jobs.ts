@@ -29,8 +29,8 @@ export interface GuessesJob {
 }
 
 /**
- * Appends tokens that were all chosen from the tokens allowed before them, up to and including the first after which
- * other tokens are allowed.
+ * Appends these tokens one by one, and stops after the first token that changes which tokens are allowed next. All of
+ * them were chosen from the tokens that are allowed before the first.
  */
 export interface SameJob {
   same: readonly number[];
@@ -39,9 +39,9 @@ export interface SameJob {
 export type Job = VocabularyJob | ConstraintJob | TokensJob | GuessesJob | SameJob;
 
 /**
- * `bits`: one bit per token, lowest bit first; 1: the token may come next. `forced`: the beginning of the text that
- * must come next. `forced` is empty for a recursive grammar, because the library's search for the end of the forced
- * text might not stop.
+ * `bits`: one bit per token, lowest bit first; 1: the token may come next. `forced`: the text that must come
+ * next, or the beginning of this text. `forced` is empty for a recursive grammar, because the library's search for the
+ * end of the forced text might not stop.
  */
 export interface Next {
   bits: Uint32Array;
@@ -49,14 +49,14 @@ export interface Next {
 }
 
 /**
- * The answer to a job: how the text may continue, with the number of appended tokens after a `SameJob`; how the text
- * may continue after each guess (`after`); why the job failed; or that the vocabulary is loaded (`ready`). The worker
- * can still be used after `refused`, but not after `failed`.
+ * The answer to a job: how the text may continue (with the number of appended tokens after a `SameJob`); how the text
+ * may continue after each guess (`after`); that the vocabulary is loaded (`ready`); or why the job was not done.
+ * The worker can still be used after `refused`, but not after `failed`.
  */
 export type Answer =
   Next | (Next & { appended: number }) | { after: Next[] } | { failed: string } | { refused: string } | { ready: true };
 
-/** True if both allow the same tokens and force the same text. */
+/** True if `a` and `b` allow the same tokens and force the same text. */
 export function equal(a: Next, b: Next): boolean {
   return a.forced === b.forced && a.bits.length === b.bits.length && a.bits.every((word, i) => word === b.bits[i]);
 }

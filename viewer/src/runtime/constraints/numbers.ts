@@ -3,7 +3,7 @@
 import { PageError } from "../gl/errors";
 
 const DIGITS = 15; // maximum digits before the decimal point
-const DECIMALS = 2; // decimals of numbers next to a bound (see `numbers`), if no bound has more
+const DECIMALS = 2; // minimum decimals of fractions with the same integer part as a fractional bound (see `numbers`)
 const MAX_DECIMALS = 15;
 
 /** The keywords of JSON Schema that bound a number. */
@@ -54,7 +54,7 @@ function natural(low: bigint, high: bigint): string[] {
   return found;
 }
 
-/** Returns the expressions for the numbers low..high. Both are in units of 10^-point, and `low` is at least 0. */
+/** Returns the expressions for the numbers low..high. The limits are in units of 10^-point, and `low` is at least 0. */
 function decimals(low: bigint, high: bigint, point: number): string[] {
   const unit = 10n ** BigInt(point);
   const fraction = (value: bigint) => String(value % unit).padStart(point, "0");
@@ -72,7 +72,7 @@ function decimals(low: bigint, high: bigint, point: number): string[] {
 
 type Range = (low: bigint, high: bigint) => string[];
 
-/** Returns the expressions for the numbers low..high. `range` returns those for two limits that are at least 0. */
+/** Returns the expressions for the numbers low..high. `range` does this for limits that are not negative. */
 function signed(low: bigint, high: bigint, range: Range): string[] {
   if (low > high) return [];
   const found = high >= 0n ? range(low > 0n ? low : 0n, high) : [];
@@ -89,7 +89,7 @@ function decimal(value: number): { units: bigint; decimals: number } {
   return { units, decimals: Math.max(0, decimals) };
 }
 
-/** Returns a value in units of 10^-point, rounded up. With `above`, the result is always more than the value. */
+/** Returns a value in units of 10^-point, rounded up. With `above`, the result is always greater than the value. */
 function units(value: number, point: number, above: boolean): bigint {
   const { units: own, decimals } = decimal(value);
   const scaled = own * 10n ** BigInt(Math.max(0, point - decimals));
@@ -129,8 +129,8 @@ export function integers(bounds: Bounds): string {
 }
 
 /**
- * Returns the expression for the numbers within bounds. A fraction next to a fractional bound (with the same integer
- * part) has as many decimals as the bound with the most decimals, but at least `DECIMALS`. Throws PageError if no
+ * Returns the expression for the numbers within bounds. A number with the same integer part as a fractional bound has
+ * either no decimals, or as many as the bound with the most decimals (at least `DECIMALS`). Throws PageError if no
  * number is within the bounds, or if a bound has more than `MAX_DECIMALS` decimals.
  */
 export function numbers(bounds: Bounds): string {

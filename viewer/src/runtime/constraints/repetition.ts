@@ -9,7 +9,7 @@ import { classOf, continued, inJson, type Characters } from "./characters";
 const REACH = 16;
 const BASE = 16; // a rule of many characters repeats the next shorter rule this many times
 const INLINE = 16; // maximum repetitions that an expression writes out
-const NOTHING = String.raw`"\u001f\u007e"`; // occurs in no token, because `writtenBytes` never writes it
+const NOTHING = String.raw`"\u001f\u007e"`; // matches no token, because `writtenBytes` never returns this text
 
 /** Returns the expression that repeats `expression` low..high times. */
 export function repeated(expression: string, low: number, high: number): string {
@@ -88,12 +88,12 @@ export class Repetitions {
   }
 
   /**
-   * Adds the rule of a "far" character: REACH - 1 or more characters of its class may follow it. Where a far character
-   * may stand, a token of at most REACH characters of the class is always allowed. If a token continues with a
-   * character of another class, the token is checked only during generation. Both are true at every position, so
-   * xgrammar can compute the allowed tokens once for the rule. xgrammar must neither replace the rule by its expression
-   * nor derive what follows the rule. Therefore the rule has an alternative that never occurs, and the rule is used
-   * only once: in the rule of one far character, before the rule `end`.
+   * Adds the rule of a "far" character: REACH - 1 or more characters of the same set may follow it. Where a far
+   * character may stand, a token of at most REACH characters of the set is always allowed. A token that continues with
+   * another character is checked only during generation. This is the same for every far character, so xgrammar can
+   * compute the allowed tokens once for the rule. But xgrammar must neither replace the rule by its expression nor
+   * derive what follows the rule. Therefore the rule has an alternative that never matches, and only one other rule
+   * (`…_far_1`) refers to it, followed by the rule `end`.
    */
   private far(one: string, set: Characters): void {
     this.rule("nothing", () => NOTHING);

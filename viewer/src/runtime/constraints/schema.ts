@@ -1,6 +1,6 @@
 // Converts a JSON schema to a grammar of JSON texts. The grammar matches only texts that the schema accepts, but not
-// always all of them. Blanks in the texts are those of Python's `json.dumps`. Throws PageError for an unsupported
-// keyword.
+// always all of them. The texts have spaces only where Python's `json.dumps` writes spaces. Throws PageError
+// for an unsupported keyword.
 
 import { inJson, literal, UNICODE } from "./characters";
 import { integers, numbers } from "./numbers";
@@ -51,8 +51,8 @@ const ANY: Record<string, string> = {
 export interface Grammar {
   text: string;
   /**
-   * True if the schema refers to itself, directly or indirectly: the text that must come next may then have no end. The
-   * rules of `ANY`, which refer to themselves too, do not count.
+   * True if the schema refers to itself, directly or indirectly. With such a schema, the text that must come next may
+   * have no end. The rules of `ANY`, which refer to themselves too, do not count.
    */
   recursive: boolean;
 }
@@ -333,8 +333,8 @@ class Converter {
       const member = this.rule(`any_string ": " ${this.value(others, `${path}/additionalProperties`)}`);
       return `"{" ${list(member, 0, Infinity)} "}"`;
     }
-    // `rest` and `start` both match the members from the current one on: `rest` after an earlier member, `start` at the
-    // beginning of the object
+    // expressions that match the members from the current one on: `rest` (with a comma first) if another member
+    // precedes them, `start` if they begin the object
     let [rest, start] = ["", ""];
     for (const name of names.reverse()) {
       const own = Object.hasOwn(properties, name);

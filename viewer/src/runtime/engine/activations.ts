@@ -27,8 +27,8 @@ export class Activations {
   }
 
   /**
-   * Returns named activations of `ids`. The server sends the activations of remote blocks, unless the page has all
-   * blocks (a movable split point).
+   * Returns named activations of `ids`. The server sends the activations of remote blocks. If the split point is
+   * movable, the page has all blocks and computes all activations itself.
    */
   async read(ids: readonly number[], names: readonly string[]): Promise<Map<string, Values>> {
     const { manifest, split: server, placement } = this.model;

@@ -22,7 +22,7 @@ export class ActiveInterventions {
 
   constructor(private readonly model: Model) {}
 
-  /** The active interventions in text form (see `parseIntervention`). Reading them subscribes to their changes. */
+  /** The active interventions in text form (see `parseIntervention`), read from a signal. */
   get parts(): readonly string[] {
     return this.applied.value;
   }
@@ -46,8 +46,8 @@ export class ActiveInterventions {
   }
 
   /**
-   * Applies the active interventions to the rebuilt model. If that fails, removes them and throws PageError, unless the
-   * context was lost again: the interventions then stay active.
+   * Applies the active interventions again, after a lost context, to the rebuilt model. On failure, removes them and
+   * throws PageError. If the failure is that the context was lost again, they stay active.
    */
   async applyAgain(): Promise<void> {
     const { parts } = this;
@@ -82,9 +82,9 @@ export class ActiveInterventions {
   }
 
   /**
-   * Returns the vector of an intervention, computed by the unchanged model. For steering, this is the difference of the
-   * residual stream at the ends of two texts (zeros for an empty text); for a patch, the part's output in another text;
-   * otherwise null.
+   * Returns the vector that an intervention adds or inserts; null if it has none. For steering, this is the difference
+   * between the residual stream at the last tokens of two texts (zeros for an empty text). For a patch, this is the
+   * part's output in another text. The unchanged model computes these vectors.
    */
   private async valuesFor({ part, steering, patch }: Intervention): Promise<Float32Array | null> {
     const { manifest } = this.model;

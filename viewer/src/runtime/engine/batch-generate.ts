@@ -31,8 +31,9 @@ export class BatchGenerator {
   /**
    * Generates several continuations of one prompt, with the seeds `seed`, `seed` + 1, …. Each iteration yields one
    * token per text, or null for a text that has ended or is in `over`. The tokens equal those of
-   * `TextGenerator.generate` (generate.ts) with each seed, but end when the context or the batch's caches are full. If
-   * the graphics context is lost and restored, generation starts again and skips the tokens already yielded.
+   * `TextGenerator.generate` (generate.ts) with the same seed, but a text ends when the context or the batch's caches
+   * are full. If the graphics context is lost and restored, generation starts again and skips the tokens already
+   * yielded.
    */
   async *generate(ids: readonly number[], run: Run, options: BatchOptions): AsyncGenerator<(Token | null)[]> {
     const { model } = this;
@@ -119,7 +120,7 @@ export class BatchGenerator {
     return (this.opening = opening);
   }
 
-  /** True while the batch's textures and shaders are created. Their creation may outlast the call that needed them. */
+  /** True while the batch's textures and shaders are created. This may go on after the call that needed them ended. */
   get opens(): boolean {
     return this.opening !== null;
   }
@@ -150,7 +151,7 @@ export class BatchGenerator {
     return this.several?.bytes ?? 0;
   }
 
-  /** Deletes the textures, which are created again when needed. `lost`: they were lost with the graphics context. */
+  /** Deletes the textures, which are created again when needed. `lost`: true if a lost context deleted them already. */
   close(lost = this.model.stale): void {
     if (!lost) this.several?.close();
     this.several = this.opening = null;

@@ -1,4 +1,4 @@
-// Captures the logits of every position and other named activations, in their natural shapes without padding.
+// Computes a text and returns the logits of every position and other named activations, in shapes without padding.
 
 import type { Player } from "../gl/player";
 import { plan, sizes, writeIds, type Chunk } from "./chunks";
@@ -51,7 +51,7 @@ export class Capture {
 
   /**
    * Returns named activations of the head (the final norm and the logits). `states`: hidden states of shape `[T,
-   * n_embd]`. The program must have a separate head.
+   * n_embd]`. The program must have the entry `head`.
    */
   async head(states: Float32Array, names: readonly string[]): Promise<Map<string, Values>> {
     const { program } = this.player;

@@ -4,7 +4,7 @@
 import type { Player } from "../gl/player";
 import type { Tuning } from "./manifest";
 
-/** `valid` tokens, from position `start` on. The chunk's entry computes `size` tokens; the rest is padding. */
+/** `valid` tokens, from position `start` on. The chunk's entry computes `size` tokens; the others are padding. */
 export interface Chunk {
   start: number;
   valid: number;
@@ -57,8 +57,8 @@ export function plan(
 }
 
 /**
- * Uploads a chunk's ids. Padding repeats the last id: values of another token could overflow, and attention multiplies
- * values of padding by zero.
+ * Uploads a chunk's ids. Padding repeats the last id. With another token, values of the padding could overflow to
+ * infinity; attention multiplies these values by zero, which would then give NaN.
  */
 export function writeIds(player: Player, ids: readonly number[], chunk: Chunk): void {
   const texels = new Float32Array(4 * chunk.size);

@@ -39,7 +39,7 @@ export class DeviceSampling {
     if (entry && !sampler.adjusts) await this.model.player.prepare(entry);
   }
 
-  /** True if the page chooses the token: `sampler` changes the logits, or the device's shaders are not compiled yet. */
+  /** True if the page chooses the token, because `sampler` changes the logits or the shaders are not compiled yet. */
   inPage(sampler: Sampler, top = 0): boolean {
     const entry = this.entry(sampler, top);
     return sampler.adjusts || (entry !== null && !this.model.player.isPrepared(entry));
@@ -79,8 +79,8 @@ export class DeviceSampling {
   }
 
   /**
-   * True if the page reads only a few texels to learn a token that `chooseAllowed` chooses. For alternatives, it reads
-   * whole rows of logits, and such a read would also wait for commands that are issued after it.
+   * True if the page reads only a few texels to learn a token that `chooseAllowed` chooses. False if the page reads all
+   * logits, as for alternatives: that read would also wait for commands that are issued after it.
    */
   readsOnlyToken(sampler: Sampler, top = 0): boolean {
     return this.masked.ready && !sampler.adjusts && !top;

@@ -1,6 +1,6 @@
 // Guesses how a text continues by searching the text itself, for speculative decoding (prompt lookup).
 
-const LONGEST = 6; // maximum tokens of a text's ending that is searched for earlier in the text
+const LONGEST = 6; // the last 6 tokens of the text, or fewer, are searched for earlier in the text
 const SHORTEST = 2;
 
 /**

@@ -17,8 +17,8 @@ export interface Field {
   texture: string;
   view: View;
   /**
-   * Number of rows shown. Of a matrix that is read in part: `height` rows of each tile, from row `first` of the tile
-   * on.
+   * Number of rows shown. If the matrix is too large to be read whole, these are `height` rows of each tile, from the
+   * tile's row `first` on.
    */
   rows: number;
   first: number;
@@ -90,7 +90,7 @@ export async function readField(
   const [stored, begin, count] = [storedRows(format, tile), storedRows(format, from), storedRows(format, height)];
   const bands = Array.from({ length: view.stack }, (_, s) => player.read(view.texture, s * stored + begin, count));
   const texels = interleaved(await Promise.all(bands), spec.layers);
-  const end = firstColumn + Math.ceil(view.cols / (4 * format.columnTiles)); // exceeds the width if columns span layers
+  const end = firstColumn + Math.ceil(view.cols / (4 * format.columnTiles)); // exceeds the width if a row spans layers
   const part = !view.panel && (firstColumn > 0 || end < spec.width); // panels are read whole
   const values = unpack(window, part ? between(texels, spec.width, firstColumn, end) : texels);
   const shown = height < tile ? window.rows : rows;
@@ -103,7 +103,7 @@ function between(texels: Texels, width: number, first: number, end: number): Tex
   return texels.filter((_, i) => i % (4 * width) >= 4 * first && i % (4 * width) < 4 * end);
 }
 
-/** Joins bands, each of which has rows of every layer, so that the bands of one layer follow each other. */
+/** Joins bands. A band has the same rows of every layer; in the result, the bands of one layer follow each other. */
 function interleaved(bands: Texels[], layers: number): Texels {
   const [only] = bands;
   if (bands.length === 1) return only!;

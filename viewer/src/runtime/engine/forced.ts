@@ -15,7 +15,7 @@ export class ForcedTokens {
   private speculation: Speculation | null = null;
   private asked: boolean;
 
-  /** `wanted`: false if no tokens are to be guessed. */
+  /** `wanted`: false if forced tokens are to be generated one by one. */
   constructor(
     private readonly model: Model,
     wanted: boolean,
@@ -49,7 +49,8 @@ export class ForcedTokens {
     model.batch.speculation().then(
       (speculation) => (this.speculation = speculation),
       (error: unknown) => {
-        // closing the program while it opens is not a failure; a lost context is, because it may mean too little memory
+        // Returns if the program was closed while it opened: the device has not failed. A lost context counts as a
+        // failure, because the device may have too little memory.
         if (error instanceof ContextLost && generation === model.device.generation && !model.device.lost) return;
         unable.add(model);
         console.warn("tokens that a constraint forces are checked one by one:", error);

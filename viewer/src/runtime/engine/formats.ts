@@ -19,15 +19,15 @@ export interface Format {
   scaleRows: number;
   /** True if each scale has a minimum, which is added to the products of levels (the stored integers) and scales. */
   minimum: boolean;
-  /** True if numbers can be negative: in quantised formats, the levels. */
+  /** True if the stored numbers (in quantised formats, the levels) can be negative. */
   signed: boolean;
   /** True if scales and minima are f32, four per texel; false if they are f16, eight per texel. */
   wide: boolean;
-  /** The format in which this format's memory layout is shown. */
+  /** The format in which raw memory is shown: for quantised formats, the levels without scales; else the same. */
   memory: Dtype | Integers;
   /** Description of a texel for the user. */
   texel: string;
-  /** Returns a function that reads values by index: 4 * columnTiles values of a texel, texel after texel. */
+  /** Returns a function that reads a value by index. Each texel has 4 * columnTiles consecutive indices. */
   reader: (texels: Texels) => (place: number) => number;
 }
 
@@ -69,8 +69,8 @@ function quantised([name, coding]: [string, (typeof TABLE)[Dtype]]): Format[] {
 }
 
 /**
- * Returns a reader of levels, which are `signed` or count from 0. Each component of a texel holds one column of every
- * tile, with the first tile in the lowest bits.
+ * Returns a reader of levels, which are signed or, if `signed` is false, count from 0. Each component of a texel holds
+ * one column of every tile, with the first tile in the lowest bits.
  */
 function integers(bits: number, signed: boolean): Format["reader"] {
   const values = 128 / bits;
@@ -99,7 +99,7 @@ export function formatsOf(...programs: readonly Pick<Program, "views">[]): Forma
   return [...names].map((name) => FORMATS[name]);
 }
 
-/** Returns a function that reads scales or minima by index. Texels hold them in sets of four, one for each column. */
+/** Returns a function that reads scales or minima by index. Four consecutive ones belong to a texel's four columns. */
 export function scaleReader({ wide }: Format, texels: Texels): (place: number) => number {
   if (wide) {
     const floats = new Float32Array(texels.buffer, texels.byteOffset, texels.length);

@@ -109,8 +109,8 @@ export class TextGenerator {
 
   /**
    * Generates tokens that a constraint allows. While the device computes the logits after a token, the grammar finds
-   * the tokens that may follow it. On a fast device, this computation begins before the page has read the token. Tokens
-   * that the constraint forces are checked several at once.
+   * the tokens that may follow this token. A fast device begins to compute these logits before the page has read the
+   * token. If the constraint forces several tokens, they are checked at once.
    */
   private async *constrained(stretch: Stretch, matcher: Matcher): AsyncGenerator<Token> {
     const { text, count, run, sampler } = stretch;
@@ -128,7 +128,7 @@ export class TextGenerator {
         if (!allowed || run.signal?.aborted) return;
         if (taken === 0) cache.prefill(text);
         else cache.ids.push(text.at(-1)!);
-        let decoded = false; // true if the decode after these tokens is issued
+        let decoded = false; // true if the decode of the last of `tokens` was issued already
         let tokens = await sameMask.step(stretch, taken, allowed, matcher);
         if (run.signal?.aborted) return;
         if (!tokens.length) {
@@ -175,19 +175,19 @@ export class TextGenerator {
     if (early) this.decodeNow(position);
     const chosen = await choosing;
     if (chosen) return chosen;
-    if (early) cache.again(text); // the device no longer holds the logits before this token
+    if (early) cache.again(text); // the early decode has replaced the logits from which this token is chosen
     const token = await sampling.fromRow(text, sampler, step, run.alternatives, allowed);
     if (early) this.decodeNow(position);
     return token;
   }
 
-  /** Decodes the token at `position`. The device starts now, not when the next draw is issued. */
+  /** Decodes the token at `position`. Makes the device start now instead of waiting for more commands. */
   private decodeNow(position: number): void {
     this.model.cache.decode(position);
     this.model.device.gl.flush();
   }
 
-  /** Generates tokens without a constraint. If the device samples, issues several at once and reads few texels. */
+  /** Generates tokens without a constraint. If the device samples, issues several tokens before it reads them. */
   private async *local(stretch: Stretch): AsyncGenerator<Token> {
     const { text, count, run, sampler, drawn } = stretch;
     const { cache, sampling, placement, batch } = this.model;
@@ -224,7 +224,7 @@ export class TextGenerator {
         if (!token) {
           await inFlight.drop(); // the tokens issued after this one were not computed from the token chosen below
           more = 0;
-          if (taken > 0 && !inPage) cache.again(text); // the device no longer holds these logits
+          if (taken > 0 && !inPage) cache.again(text); // later decodes replaced this token's logits
           token =
             inPage && !sampler.adjusts
               ? await sampling.early(sampler, drawn + taken, top)
@@ -251,8 +251,8 @@ export class TextGenerator {
   }
 
   /**
-   * Issues tokens `from` to `end` - 1 of a stretch whose first token has position `first`, and returns them. With
-   * `inPage`, they resolve to null, because the page chooses each token.
+   * Issues the new tokens `from` to `end` - 1 of a stretch, and returns them. New token 0 has position `first`. With
+   * `inPage`, the promises resolve to null, because the page chooses each token.
    */
   private issue(
     { text, run, sampler, drawn }: Stretch,

@@ -2,8 +2,8 @@
 
 import type { Model } from "./model";
 
-const GROUP_MS = 25; // target ms of tokens issued together: two groups then take three frames
-const MAX_AHEAD_MS = 20; // maximum ms per token at which two groups are issued: slower tokens would block the page
+const GROUP_MS = 25; // target ms of a group of tokens that are issued together: two groups take three frames
+const MAX_AHEAD_MS = 20; // maximum ms per token for two groups: with slower tokens, the page would not respond
 
 export class GroupSizes {
   /** Milliseconds per token of the last group. Infinity until known, so that tokens are issued one at a time. */

@@ -1,4 +1,4 @@
-// Holds tokens from when the page issues them until it reads them.
+// Holds the tokens that the page has issued (it has sent the commands that compute them) and not read yet.
 
 import type { Token } from "./sampling";
 

@@ -161,10 +161,10 @@ function ofKind({ activations }: Manifest, part: string, kind: Activation["kind"
 }
 
 /**
- * Converts an intervention to changes of activations. These are the activations of a head (`h.3.attn.5`), the output of
- * a part (`h.3.attn`, `h.3.mlp`), or both outputs of a block (`h.3`). Steering changes only the second output of a
- * block; patching a block replaces the residual stream after it. `values`: the direction for steering, or the output to
- * patch in. Throws PageError for an unknown part or pattern.
+ * Converts an intervention to changes of activations. It changes the activations of a head (`h.3.attn.5`), the output
+ * of a part (`h.3.attn`, `h.3.mlp`), or both outputs of a block (`h.3`). Steering changes only the second output of a
+ * block. Patching a block replaces the residual stream after the block. `values`: the direction for steering, or the
+ * output to patch in. Throws PageError for an unknown part or pattern.
  */
 export function resolve(
   manifest: Manifest,

@@ -32,7 +32,7 @@ async function filesOf(directory: FileSystemDirectoryHandle): Promise<File[]> {
 const COMPARED = 1 << 20; // bytes at each end of two files that are compared
 const DONE = ".complete"; // the file written last: a folder without it holds an interrupted copy
 
-/** Runs `work` while no other tab works on this folder. Returns null without running it if another tab does. */
+/** Runs `work` if no other tab works on this folder; otherwise returns null. */
 const alone = <T>(name: string, work: () => Promise<T>): Promise<T | null> =>
   navigator.locks.request(`${FOLDER}/${name}`, { ifAvailable: true }, (lock) => (lock ? work() : null));
 
@@ -54,12 +54,12 @@ export async function keptModels(): Promise<Kept[]> {
   return found.sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** Returns the model in a folder; null: another tab still copies it. Removes an interrupted copy. */
+/** Returns the model in a folder; null if its copy is not complete. Removes the copy unless another tab writes it. */
 async function listed(all: FileSystemDirectoryHandle, directory: FileSystemDirectoryHandle): Promise<Kept | null> {
   const found = await entryOf(directory);
   if (found) return found;
   return alone(directory.name, async () => {
-    const completed = await entryOf(directory); // by another tab, since the check above
+    const completed = await entryOf(directory); // another tab may have completed the copy since the check above
     if (!completed) await all.removeEntry(directory.name, { recursive: true });
     return completed;
   });
@@ -119,8 +119,8 @@ async function copied(files: readonly File[], name: string, progress: (done: num
 }
 
 /**
- * True if a complete copy holds files with the names, sizes, beginnings and ends of these. Files of different weights
- * differ in their beginnings or ends.
+ * True if `kept` is a complete copy whose files have the names, sizes, beginnings and ends of `files`. Files of
+ * different weights differ in their beginnings or ends.
  */
 async function sameFiles(files: readonly File[], kept: readonly File[]): Promise<boolean> {
   if (kept.length !== files.length + 1 || !kept.some(({ name }) => name === DONE)) return false;

@@ -1,5 +1,5 @@
-// Chooses which recording (a variant of the model's program) a model plays and how its shaders fetch texels. Also
-// measures which choice is fastest, for the next visit.
+// Chooses which recording (a variant of the model's program) a model plays, and with which function its shaders fetch
+// texels (the fetch). Also measures which choice is fastest, for the next visit.
 
 import { signal } from "@preact/signals-core";
 import { Queue } from "../gl/wait";
@@ -14,7 +14,7 @@ export class Kernels {
   private choices: Choices | null = null;
   private readonly queue = new Queue();
 
-  /** The measurements from which recording and fetch are chosen; null: none yet. Reading this subscribes to changes. */
+  /** The measurements from which recording and fetch are chosen, read from a signal; null: none yet. */
   get probe(): Measured | null {
     return this.measured.value;
   }
@@ -30,8 +30,8 @@ export class Kernels {
 
   /**
    * Measures which recording and fetch are fastest on this device, unless they were measured before. The next visit
-   * uses these two; `keep` caches the files of the recording. The measurement stops when `going` returns false, and
-   * then resolves to false.
+   * uses the fastest ones; `keep` caches the files of the fastest recording. The measurement stops when `going` returns
+   * false; the promise then resolves to false.
    */
   measure(
     load: (file: string) => Promise<Program>,

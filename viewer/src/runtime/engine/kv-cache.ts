@@ -73,7 +73,7 @@ export class KvCache {
     this.queries = Math.max(this.ids.length, this.front.length) ? 0 : Infinity;
   }
 
-  /** Returns how many leading tokens of `ids` the caches hold, at most all but the last, whose logits are needed. */
+  /** Returns how many leading tokens of `ids` the caches hold. Never counts the last: its logits must be computed. */
   held(ids: readonly number[], cached: readonly number[] = this.ids): number {
     let held = 0;
     while (held < ids.length - 1 && held < cached.length && ids[held] === cached[held]) held++;
@@ -105,7 +105,8 @@ export class KvCache {
   }
 
   /**
-   * Returns how many passes of a chunk it takes to write all rows of the caches. Later passes only serve the logits.
+   * Returns the number of a chunk's passes after which all rows of the caches are written. Later passes only compute
+   * the logits.
    */
   private rowPasses(chunk: Chunk): number {
     const { entries, textures } = this.model.programs.generate;

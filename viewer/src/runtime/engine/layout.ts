@@ -1,4 +1,4 @@
-// Converts between matrices and texels. Python packs the test cases in tests/page/shared_cases.json.
+// Converts between matrices and texels. The tests use matrices that Python packed: tests/page/shared_cases.json.
 
 import { must } from "../gl/errors";
 import type { Block, Player, Texels } from "../gl/player";
@@ -31,8 +31,8 @@ export function shape({ rows, cols, tiles, dtype, panel, stack }: View): Shape {
 }
 
 /**
- * Yields the blocks (rectangles) of `view`'s texture that hold certain rows of texels. In the layout without panels,
- * these are the rows y..y+rows-1 of `layer`.
+ * Yields the blocks (rectangles) of `view`'s texture that hold certain rows of texels. These rows would be the rows
+ * y..y+rows-1 of `layer` in the layout without panels.
  */
 export function* blocks(view: View, layer: number, y: number, rows: number): Generator<Block> {
   const { stored, width, groups, panels, across } = shape(view);
@@ -96,7 +96,7 @@ export function unpack(view: View, texels: Texels): Float32Array {
       const x = c4 % width;
       const panel = Math.floor(tile / columnTiles) * panels + Math.floor(x / line);
       const layer = i * across + Math.floor(panel / stack);
-      const first = (layer * stack + (panel % stack)) * stored; // row of texels of the panel
+      const first = (layer * stack + (panel % stack)) * stored; // first row of texels of the panel
       const above = group ? (Math.floor(y / group) + 1) * scaleRows : 0;
       const place = 4 * (((first + above + y) * line + (x % line)) * columnTiles + (tile % columnTiles));
       const shared = tile % columnTiles;

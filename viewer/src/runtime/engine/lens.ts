@@ -28,7 +28,7 @@ export async function lens(model: Model, ids: readonly number[], t: number): Pro
   writeIds(player, ids, { start: t, valid: 1, size: 1 });
   player.set("pos", t);
   player.play("lens");
-  model.cache.forget(t); // the entry `lens` computed the keys and values of token t with other passes than `decode`
+  model.cache.forget(t); // other passes than those of `decode` wrote token t's keys and values
   const entry = must(model.programs.generate.entries["lens"], "entry lens");
   const names = model.names.stream(model.placement.blocks);
   const read = async (name: string) => {
@@ -44,7 +44,7 @@ function block(name: string, state: Float32Array, logits: Float32Array, before?:
   return { name, top, norm: length(state), change: before ? length(state, before) : 0 };
 }
 
-/** Returns the predictions of a split model. The side with the head computes the logits for both sides' blocks. */
+/** Returns the predictions of a split model. The side that has the head (page or server) computes all logits. */
 async function across(model: Model, ids: readonly number[], t: number): Promise<Block[]> {
   const { n_embd, vocab_size } = model.manifest.config;
   const names = model.manifest.split!.stream;

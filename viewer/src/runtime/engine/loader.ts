@@ -117,7 +117,7 @@ export class Loader {
     return () => (name.endsWith(".bin") ? this.read(parseJson(text, name)) : parseJson(text, name));
   }
 
-  /** Fetches the files that are not cached yet and caches them. */
+  /** Fetches and caches those of the named files that are not cached yet. */
   async keep(names: readonly string[]): Promise<void> {
     for (const name of names) {
       const expected = this.manifest.files[name];
@@ -175,7 +175,8 @@ export class Loader {
     const key = keyOf(name, expected);
     const kept = await this.cache?.match(key).catch(() => undefined);
     if (kept) {
-      const data = new Uint8Array(await kept.arrayBuffer().catch(() => new ArrayBuffer(0))); // a damaged entry
+      // empty if the cache entry is damaged
+      const data = new Uint8Array(await kept.arrayBuffer().catch(() => new ArrayBuffer(0)));
       if (await matches(data, expected)) {
         if (onBytes) this.set({ cached: this.counted.peek().cached + data.length });
         onBytes?.(data.length);

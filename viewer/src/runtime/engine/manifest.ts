@@ -42,7 +42,7 @@ export type Activations = ReadonlyMap<string, Activation>;
 export interface Manifest extends Omit<ManifestDocument, "activations" | "split" | "schema"> {
   schema: number;
   activations: Activations;
-  /** The server of a split page; null: not a split page. The page has all blocks or only the first ones. */
+  /** The server of a split page, which can run blocks; null: no split page. The page has all or the first blocks. */
   split?: (SplitSettings & { activations: Activations }) | null;
 }
 
@@ -82,8 +82,8 @@ export function parseReference(document: unknown, name: string): Reference {
 }
 
 /**
- * A generation recorded on the desktop. Its attention weights are bytes, 255 * weight^0.4, for the pairs of tokens on
- * and below the diagonal.
+ * A generation recorded on the desktop. Each token's attention to itself and to each earlier token is a byte:
+ * 255 * weight^0.4.
  */
 export interface Recorded extends Omit<RecordedDocument, "schema"> {
   schema: number;
@@ -130,7 +130,7 @@ export function checked(schema: unknown, document: unknown, name: string): unkno
   }
   if (matchesSchema(schema as object, document, [manifestSchema])) return document;
   const validator = new Validator(schema as Schema, "2020-12", true);
-  if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // other schemas use its definitions
+  if (schema !== manifestSchema) validator.addSchema(manifestSchema as Schema); // other schemas refer to its parts
   const result = validator.validate(document);
   const error = result.errors.at(-1);
   if (!result.valid) throw damaged(name, `${error?.instanceLocation ?? "#"}: ${error?.error ?? ""}`);

@@ -58,7 +58,7 @@ export class MaskedSampling {
     return this.player?.ownBytes() ?? 0;
   }
 
-  /** Deletes the textures; `prepare` creates them again. `lost`: they were lost with the graphics context. */
+  /** Deletes the textures; `prepare` creates them again. `lost`: true if a lost context deleted them already. */
   close(lost = this.model.stale): void {
     if (!lost) this.player?.close();
     this.player = this.main = null;
