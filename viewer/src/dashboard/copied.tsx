@@ -16,7 +16,7 @@ export function Copied({ label, text }: { label: string; text: string }) {
       await navigator.clipboard.writeText(text);
       said.value = "Copied";
     } catch {
-      said.value = "Press Ctrl+C"; // the browser forbids it, or plain http has no clipboard
+      said.value = "Press Ctrl+C"; // the browser forbids copying, or plain http has no clipboard
     }
     setTimeout(() => (said.value = ""), SAID_MS);
   };

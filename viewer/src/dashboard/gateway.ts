@@ -62,7 +62,7 @@ export class Gateway {
     await this.client.json(`v1/invitations/${digest}`, "DELETE");
   }
 
-  /** Returns the rows of a QR code, one character per module: "1" is dark. */
+  /** Returns the rows of a QR code, one character per square: "1" is dark. */
   async qr(text: string): Promise<readonly string[]> {
     return (await this.client.json<QrCode>("v1/qr", "POST", { text })).rows;
   }

@@ -260,7 +260,7 @@ class DashboardStore {
     return this.gateway?.qr(text).catch(() => null) ?? null;
   }
 
-  /** Downloads the model that the server saved last, after it evaluated a round. */
+  /** Downloads the model that the server saved after the last evaluated round. */
   save(): Promise<void> {
     return this.act("download", "The download", async (from) => {
       this.download.value = { received: 0, total: 0 };

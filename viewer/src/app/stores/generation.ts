@@ -25,9 +25,9 @@ export interface Tok {
 const ALTERNATIVES = 8; // per token
 
 class GenerationStore {
-  /** The recorded generation, shown until the model can run. `layers` and `heads`: the size of its attention grid. */
+  /** The recorded generation, shown until the model can run. `layers`, `heads`: the numbers of its model. */
   readonly recorded = signal<(Recorded & { layers: number; heads: number; about: Manifest }) | null>(null);
-  /** The manifest of the model; while the model loads, that of the recorded generation. */
+  /** The model's manifest. While the model loads: the manifest that belongs to the recorded generation. */
   readonly manifest = computed(() => models.ready?.manifest ?? this.recorded.value?.about);
   readonly tokens = signal<Tok[]>([]);
   readonly running = signal(false);

@@ -20,11 +20,11 @@ class InterventionStore {
     return given(found.tokens) === given(generation.tokens.value) ? found.tokens : null;
   });
   private readonly original = signal<{ tokens: readonly Tok[]; sampling: string } | null>(null);
-  /** True while a change of the model is applied. */
+  /** True while a change of the model is being applied. */
   readonly busy = signal(false);
   /** The error message of the last change; "": it succeeded, or the visitor has dismissed the message. */
   readonly problem = signal("");
-  /** The progress of the change that is applied, or the last change's error message. */
+  /** The progress of the change that is being applied, or the last change's error message. */
   readonly status = computed(() => (this.busy.value ? models.compilingOr("Changing the model…") : this.problem.value));
   /**
    * For each token of the original text, by how many nats the interventions change its log-probability (NaN in the

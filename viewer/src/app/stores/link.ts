@@ -1,5 +1,5 @@
 // The settings in a link to the page: a table of parameters. Each has a key, a signal that holds its value, functions
-// between the value and its text in the link, and a default.
+// that convert the value to and from the text in the link, and a default.
 
 import { batch, type Signal } from "@preact/signals";
 
@@ -13,7 +13,7 @@ export interface Param<T> {
   format: (value: T) => string | null;
   /** Returns the value to use if the link has no valid text. */
   default: () => T;
-  /** True if going back in the browser's history restores the parameter; false for settings, such as the prompt. */
+  /** True if going back in the browser's history restores the value; false if the value stays, as for the prompt. */
   history: boolean;
 }
 
@@ -68,7 +68,7 @@ export const parseWithin = (most: number) => (text: string) => {
   return value === undefined ? undefined : Math.min(Math.max(0, value), most);
 };
 
-/** Returns the number in a text, rounded down and at least 0; undefined if the text is not a number. */
+/** Returns the number in a text, rounded down, and 0 if it is negative; undefined if the text is not a number. */
 export function parseWhole(text: string): number | undefined {
   const value = parseNumber(text);
   return value === undefined ? undefined : Math.min(Math.max(0, Math.floor(value)), Number.MAX_SAFE_INTEGER);

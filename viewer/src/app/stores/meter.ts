@@ -14,7 +14,7 @@ export class Meter {
   private before: number | null = null; // arrival time of the previous token, ms
   private came = 0; // tokens received so far in the current read
   private tokens = 0; // tokens since the last look
-  private settled = 0; // of these, the tokens that the look did not delay
+  private settled = 0; // tokens since the last look that this look did not delay
   private looks = 0; // looks since `plain` was measured
 
   constructor(

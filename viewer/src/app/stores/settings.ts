@@ -38,7 +38,7 @@ class SettingsStore {
   readonly repetitionPenalty = signal(1);
   readonly seed = signal(0);
   readonly stop = signal("");
-  /** True if tokens are guessed from the text, and several guesses are checked at once. The text stays the same. */
+  /** True if tokens are guessed from the text, and several guesses are checked at once. The result is the same. */
   readonly speculate = signal(false);
   /** The number of tokens in the prompt field. */
   readonly promptLength = computed(() => (models.ready ? this.knownIds().length : 0));
@@ -87,8 +87,8 @@ class SettingsStore {
 
   /**
    * Adapts the settings after a switch from the model `before` to the model `used`. Restores the prompt and the length
-   * that were last used with `used`. At its first use, keeps the length, and shortens the prompt to half the context. A
-   * sampling setting that has the value recommended for `before` gets the value recommended for `used`.
+   * that were last used with `used`. If there are none, keeps the length, and shortens the prompt to half the context.
+   * A sampling setting that has the value recommended for `before` gets the value recommended for `used`.
    */
   adopt(before: Used, used: Used): void {
     this.asked.set(before, { prompt: this.prompt.value, tokens: this.tokens.value });
@@ -100,7 +100,7 @@ class SettingsStore {
     });
   }
 
-  /** Applies the model's recommended sampling settings, except those that were changed or are in a link (`given`). */
+  /** Sets the sampling settings that the model recommends, unless the visitor or the link (`given`) has set them. */
   useRecommended(given: (key: string) => boolean = () => false): void {
     const recommended = defaults();
     for (const key of Object.keys(KEYS) as (keyof typeof KEYS)[]) {

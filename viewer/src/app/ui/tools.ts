@@ -119,7 +119,7 @@ export function useCopy(text: string): { copied: boolean; copy: (() => void) | n
         copied.value = true;
         setTimeout(() => (copied.value = false), COPIED_MS);
       },
-      () => {}, // the browser forbids it
+      () => {}, // the browser forbids copying
     );
   return { copied: copied.value, copy: "clipboard" in navigator ? copy : null };
 }

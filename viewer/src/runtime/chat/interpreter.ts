@@ -75,7 +75,7 @@ type Value = ReturnType<Interpreter["evaluate"]>;
 type Statements = Parameters<Interpreter["run"]>[0]["body"];
 type Context = Parameters<Interpreter["evaluate"]>[1];
 
-/** Types the methods of the library's interpreter, including one that the library's types hide. */
+/** Declares methods of the library's interpreter, including a method that the library's types hide. */
 interface Methods {
   run(program: Parameters<Interpreter["run"]>[0]): Value;
   evaluate(node: Node, environment: Context): Value;

@@ -31,7 +31,7 @@ export interface TemplateSources {
 
 /** A model's chat template, in the form of the manifest. */
 export interface ChatTemplateData extends TemplateSources {
-  /** Special tokens by role, such as `bos_token`. The template reads them as variables. */
+  /** Special tokens that the template reads as variables, by the variable's name, such as `bos_token`. */
   named: Record<string, string>;
   /** The id of each special token. Only the template can write special tokens; in messages they are plain text. */
   special: Record<string, number>;

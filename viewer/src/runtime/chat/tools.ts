@@ -36,7 +36,7 @@ const NAMED = ["properties", "patternProperties", "$defs", "definitions", "depen
 const DATA = ["enum", "const", "default", "examples"]; // keywords whose value is data, not a schema
 const NO_PARAMETERS = { type: "object", properties: {} };
 
-/** Thrown for tools or a choice of tools that cannot be used. `field` names the field at fault. */
+/** Thrown for tools or a choice of tools that cannot be used. `field` names the request's field with the error. */
 export class ToolError extends PageError {
   constructor(
     message: string,
@@ -120,8 +120,8 @@ export class Tools {
   }
 
   /**
-   * Returns the error for a forced call that cannot be constrained. `check` must reject for a schema that cannot be
-   * used. The error names the first function whose schema `check` rejects, if there is one.
+   * Returns the error to throw if the constraint of a forced call cannot be used. `check` must reject for a schema that
+   * cannot be used. The error names the first function whose schema `check` rejects, if there is one.
    */
   async unusable(error: unknown, check: (schema: object) => Promise<unknown>): Promise<ToolError> {
     for (const [i, { name, parameters }] of this.functions.entries()) {

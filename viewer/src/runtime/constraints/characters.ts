@@ -164,9 +164,10 @@ export function inJson(set: Characters): string | null {
 const ESCAPED = charactersOf(Object.keys(ESCAPES).join(""));
 
 /**
- * Returns two grammar expressions: `same` matches one character of a set, and `other` matches the beginning of any
- * other text. Each is null if it would match nothing. Unless the set has all characters beyond ASCII, both expressions
- * treat every character beyond ASCII as outside the set. `json`: the characters are in a JSON string.
+ * Returns two grammar expressions: `same` matches one character of a set, and `other` matches the beginning of a text
+ * that begins with a character outside the set. An expression is null if it would match nothing.
+ * Unless the set has all characters beyond ASCII, both expressions treat every character beyond ASCII as outside the
+ * set. `json`: the characters are in a JSON string.
  */
 export function continued(set: Characters, json: boolean): { same: string | null; other: string | null } {
   const form = json ? inJson : classOf;

@@ -111,8 +111,8 @@ export class Grammars {
   }
 
   /**
-   * Sends a job and returns the answer. Rejects with Failed if the worker could not do the job. Ends a worker that
-   * fails, or that does not answer within `limit` ms or, after an abort, within GRACE_MS.
+   * Sends a job and returns the answer. Rejects with Failed if the worker could not do the job. Ends the worker if
+   * it fails or answers too late: after more than `limit` ms, or more than GRACE_MS after an abort.
    */
   private async sent(job: Job, limit: number, signal?: AbortSignal): Promise<Answer> {
     const { worker } = this;

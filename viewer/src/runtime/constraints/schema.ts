@@ -1,6 +1,6 @@
 // Converts a JSON schema to a grammar of JSON texts. The grammar matches only texts that the schema accepts, but not
-// always all of them. The texts have spaces only where Python's `json.dumps` writes spaces. Throws PageError
-// for an unsupported keyword.
+// all of them. For example, the matched texts have spaces only where Python's `json.dumps` writes spaces. Throws
+// PageError for an unsupported keyword.
 
 import { inJson, literal, UNICODE } from "./characters";
 import { integers, numbers } from "./numbers";
@@ -27,7 +27,8 @@ const KEYWORDS = {
 type Type = keyof typeof KEYWORDS;
 const TYPES = Object.keys(KEYWORDS) as Type[];
 /**
- * Regular expressions of the supported formats. All but that of ipv4 match only some of the texts that a format allows.
+ * Regular expressions of the supported formats. The expression of ipv4 matches all texts that this format allows; the
+ * others match only some of the texts of their formats.
  */
 const FORMATS: Record<string, string> = {
   date: String.raw`[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])`,

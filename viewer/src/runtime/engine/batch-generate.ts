@@ -120,7 +120,7 @@ export class BatchGenerator {
     return (this.opening = opening);
   }
 
-  /** True while the batch's textures and shaders are created. This may go on after the call that needed them ended. */
+  /** True while the batch's textures and shaders are created, even if the call that needed them has ended. */
   get opens(): boolean {
     return this.opening !== null;
   }
@@ -138,7 +138,7 @@ export class BatchGenerator {
     }
     try {
       await player.prepare(...Several.played(Object.keys(program.entries)));
-      if (closings !== this.closings) throw new ContextLost(); // the player's textures belong to a closed model
+      if (closings !== this.closings) throw new ContextLost(); // `close` was called while the shaders compiled
     } catch (error) {
       if (!this.model.stale) player.close();
       throw error;

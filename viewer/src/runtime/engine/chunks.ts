@@ -4,7 +4,7 @@
 import type { Player } from "../gl/player";
 import type { Tuning } from "./manifest";
 
-/** `valid` tokens, from position `start` on. The chunk's entry computes `size` tokens; the others are padding. */
+/** A chunk has `valid` tokens, from position `start` on. Its entry computes `size` tokens: the others are padding. */
 export interface Chunk {
   start: number;
   valid: number;

@@ -4,7 +4,10 @@
 
 import type { Model } from "./model";
 
-/** A prompt that exceeds one of these limits waits for the shaders that compute several tokens at once. */
+/**
+ * A prompt waits for the shaders that compute several tokens at once if it has more tokens, or needs more
+ * floating-point operations, than these limits.
+ */
 const MAX = { software: { tokens: 64, flops: 16e9 }, gpu: { tokens: 256, flops: 64e9 } };
 
 /** The entries that sample on the device, the most frequent first. */

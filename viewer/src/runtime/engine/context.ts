@@ -11,7 +11,7 @@ export class Context {
     return text.slice(windowStart(text.length, this.tokens));
   }
 
-  /** Returns the tokens from which a text's last token was computed, plus that token if the context can hold it. */
+  /** Returns the tokens from which a text's last token was computed, and the last token if it fits the context too. */
   read<T>(text: readonly T[]): T[] {
     const from = this.readFrom(text.length);
     return text.slice(from, from + this.tokens);

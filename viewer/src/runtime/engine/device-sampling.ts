@@ -1,4 +1,5 @@
-// Chooses the next token from the logits: on the device if the device can decide, else in the page.
+// Chooses the next token from the logits: on the device, or in the page if the device cannot decide. The device
+// compares only a part of the tokens (candidates). It cannot decide if another token may have to be considered.
 
 import type { Allowed } from "../constraints/grammars";
 import { must } from "../gl/errors";
@@ -28,7 +29,7 @@ export class DeviceSampling {
     this.masked = new MaskedSampling(model);
   }
 
-  /** Returns the entry that chooses a token or lists likely tokens; null if the token chosen by `decode` is enough. */
+  /** Returns the entry that samples or lists likely tokens; null if the best token, which `decode` finds, is enough. */
   private entry(sampler: Sampler, top: number): string | null {
     return sampler.entry ?? (top && top <= MAX_ALTERNATIVES ? "sample" : null);
   }

@@ -12,8 +12,8 @@ export interface Format {
   /** Number of column tiles that share a texel; the texel holds four values of each tile. */
   columnTiles: number;
   /**
-   * `group`: rows of a tile that share a scale in each column; 0: no scales. `scaleRows`: rows of texels above each
-   * group that hold its scales.
+   * `group`: rows of a tile that share a scale in each column; 0: no scales. `scaleRows`: number of rows of texels
+   * above each group that hold the group's scales.
    */
   group: number;
   scaleRows: number;

@@ -42,7 +42,7 @@ export type Activations = ReadonlyMap<string, Activation>;
 export interface Manifest extends Omit<ManifestDocument, "activations" | "split" | "schema"> {
   schema: number;
   activations: Activations;
-  /** The server of a split page, which can run blocks; null: no split page. The page has all or the first blocks. */
+  /** The server of a split page, which can run blocks; null: no split page. A split page may lack the last blocks. */
   split?: (SplitSettings & { activations: Activations }) | null;
 }
 
@@ -82,8 +82,8 @@ export function parseReference(document: unknown, name: string): Reference {
 }
 
 /**
- * A generation recorded on the desktop. Each token's attention to itself and to each earlier token is a byte:
- * 255 * weight^0.4.
+ * A generation recorded on the desktop. Each token's attention to itself and to each earlier token is
+ * stored as a byte: 255 * weight^0.4.
  */
 export interface Recorded extends Omit<RecordedDocument, "schema"> {
   schema: number;

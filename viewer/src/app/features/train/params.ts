@@ -31,7 +31,7 @@ class LateParam implements AnyParam {
     return this.settings.index.value ? this.row.write() : this.came.value;
   }
 
-  /** Sets the signal from the text of the link. */
+  /** Sets the setting's signal from the parameter's text in the link. */
   apply(): void {
     const came = this.came.peek();
     this.row.read(new URLSearchParams(came === null ? {} : { [this.key]: came }));
@@ -118,7 +118,8 @@ export class TrainParams {
       !this.schedule.some(({ key, came }) => key === "warmup" && came.peek() !== null) &&
       warmup.value >= steps.value
     ) {
-      warmup.value = Math.floor(steps.value / 20); // same default as on the desktop
+      // the warmup must be shorter than the training; the desktop has the same default
+      warmup.value = Math.floor(steps.value / 20);
     }
     return this.dataSet.came.peek();
   }

@@ -28,7 +28,7 @@ class TrainStore extends TextStore {
   readonly writing = signal<string | null>(null);
   /** Floating-point operations per second that a training reaches on this device; 0: not known yet. */
   readonly deviceRate = signal(0);
-  /** The settings that a link carries. */
+  /** The settings in a link to the page. */
   readonly link = new TrainParams(this);
   private opened: Promise<void> | null = null;
 
@@ -56,7 +56,8 @@ class TrainStore extends TextStore {
     // in a batch: between these lines, the address would have the default settings instead of the link's
     const wanted = batch(() => {
       this.index.value = found;
-      const chosen = found.sizes.some(({ name }) => name === this.preset.value); // true if a failed call chose one
+      // true if an earlier call chose a size, but failed afterwards
+      const chosen = found.sizes.some(({ name }) => name === this.preset.value);
       if (!chosen) this.choose(found.sizes[0]!);
       return this.link.apply();
     });
@@ -70,7 +71,7 @@ class TrainStore extends TextStore {
     );
     if (!training.session) await training.restore();
     if (failure && !training.session) throw failure;
-    if (failure) this.problem.value = reason(failure); // the restored training has its own text
+    if (failure) this.problem.value = reason(failure); // not thrown: the restored training has its own text
     effect(() => {
       const found = training.session;
       return untracked(() => this.adopt(found));
@@ -248,7 +249,7 @@ class TrainStore extends TextStore {
       if (files.some((f) => /\.(zip|safetensors)$/i.test(f.name))) {
         await this.open(); // resolves at once unless the tab has just been opened
         busy("Loading the model");
-        await this.cleaned; // until then, `text` is the previous text
+        await this.cleaned; // `text` is out of date before this
         await training.load(await chosenFiles(files), this.text.value);
         return;
       }
