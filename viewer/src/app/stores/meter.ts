@@ -61,5 +61,5 @@ export class Meter {
 
 const mean = (old: number, value: number) => old + (old ? WEIGHT : 1) * (value - old);
 
-/** Returns a meter for a generated text: looks take at most 3% of the time, and are 40 ms to 1 s apart. */
+/** Returns a meter for a generated text: looks take at most 3% of the time, one every 40 ms to 1 s. */
 export const textMeter = () => new Meter(0.03, 40, 1000);

@@ -25,7 +25,7 @@ export function walkCells(event: KeyboardEvent & { currentTarget: HTMLElement })
     const [ox, oy] = place(other);
     const along = (ox - x) * dx + (oy - y) * dy;
     const across = Math.abs((ox - x) * dy) + Math.abs((oy - y) * dx);
-    const distance = along + across / 1000; // the nearest cell along the arrow; ties: the closest to its line
+    const distance = along + across / 1000; // along the arrow; of ties, a cell on the arrow's line is nearest
     if (along <= 0 || distance >= least) continue;
     [next, least] = [other, distance];
   }

@@ -35,7 +35,7 @@ export class CallParser {
   private opened = ""; // the tag before the current call: OPEN, or "" if the call began without a tag
   private fresh = true; // true where a call without OPEN may begin: at the beginning and after a call, until content
   private readonly end = new JsonEnd(); // finds the end of the arguments
-  private brace = false; // true if the arguments arrived in parts and the call's closing brace has not
+  private brace = false; // true while the closing brace of a call, after its arguments, is still to come
   private parts: (string | CallPart)[] = [];
 
   constructor(

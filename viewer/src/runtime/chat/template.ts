@@ -60,7 +60,7 @@ export function templateSources(given: unknown): TemplateSources | null {
 
 /**
  * Returns copies of messages with only the fields that templates read. For an invalid message, throws a PageError with
- * the message's index. Also throws PageError if there are no messages, or too many characters.
+ * the message's index. Also throws PageError if the list is empty or has too many characters.
  */
 export function checkedMessages(messages: unknown): ChatMessage[] {
   if (!Array.isArray(messages) || !messages.length) {

@@ -4,7 +4,7 @@
 import { signal } from "@preact/signals";
 import type { Offer, Schedule, TrainingIndex } from "../../../runtime/engine/manifest";
 
-/** The steps of the tab (not those of the training). */
+/** The steps of the tab, not of the training. */
 export const STAGES = ["data", "tokens", "train", "write", "score"] as const;
 export type Stage = (typeof STAGES)[number];
 

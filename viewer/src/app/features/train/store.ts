@@ -180,7 +180,7 @@ class TrainStore extends TextStore {
       await engine().training.current().back();
     });
 
-  /** Shows the Train step if the tab shows a step before it. */
+  /** Shows the Train step if the tab shows an earlier step. */
   private watch(): void {
     if (this.stage.value === "data" || this.stage.value === "tokens") this.stage.value = "train";
   }

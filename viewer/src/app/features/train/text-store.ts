@@ -10,7 +10,7 @@ import { SettingsStore } from "./settings";
 
 export const LONG = 200_000; // maximum characters of an editable text
 export const HELD = 0.1; // share of the text that is held out for validation
-export const TYPED = "typed"; // what a training's files name as the source of a text that was typed or pasted
+export const TYPED = "typed"; // the source of a typed or pasted text, as written to the files of a training
 
 /** Reports what is being prepared, and the share that is done (null: unknown). `what`: null when it has ended. */
 export type Busy = (what: string | null, share?: number | null) => void;
@@ -32,7 +32,7 @@ export class TextStore extends SettingsStore {
   readonly cleaning = signal<readonly CleaningStep[]>(CLEANING);
   readonly removed = signal<Removed[]>([]);
   readonly inspection = signal<Inspection | null>(null);
-  /** What is being prepared, with the share that is done (null: unknown). `problem`: the last error message. */
+  /** The preparation in progress, and the share that is done (null: unknown). `problem`: the last error message. */
   readonly preparing = signal<{ what: string; share: number | null } | null>(null);
   readonly problem = signal("");
   /** The download in progress: bytes received, bytes in total (0: unknown), and why the download is retried. */
