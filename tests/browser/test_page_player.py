@@ -160,9 +160,7 @@ def test_a_rare_mix_of_types_runs_as_on_the_desktop(player: Path, models: Path, 
     has_the_desktops_logits(page, models / "rare.gguf")
 
 
-def test_quantised_weights_next_to_f16_are_decoded(
-    player: Path, tmp_path: Path, serve: Serve, browse: Browse
-) -> None:
+def test_quantised_weights_next_to_f16_are_decoded(player: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:
     """Regression: the page refused a file with both, because none of its programs holds them in fewer than 32 bits."""
     file = wide_llama(tmp_path / "half.gguf", {"blk.0.ffn_up": "F16"}, "Q5_K")
     page = browse(serve(player) + "#tokens=1")
