@@ -303,6 +303,34 @@ def test_a_formatted_answer_on_a_phone(
         assert 0 <= top < box["y"] and box["y"] + box["height"] <= field.bounding_box()["y"]
 
 
+def test_an_answer_with_html_is_shown_as_text(
+    deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Fails if HTML of a model becomes an element, a script runs, or an image or another scheme's link is used."""
+    page = browse(serve(deep("llama")[1]) + "#tokens=1")
+    page.evaluate("glgpt.ready")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    lines = ["<img src=x onerror='ran = 1'>", "<script>ran = 1</script>", "a <b onclick='ran = 1'>b</b>"]
+    lines += [
+        "![c](https://images.example/c.png)",
+        "[d](javascript:ran=1)",
+        "[e](data:text/html,<script>ran=1</script>)",
+    ]
+    lines += ["[f](https://f.example/)", "[g]: javascript:ran=1", "[g]", "<javascript:ran=1>", "`<i>`", "&lt;u&gt;"]
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "\n\n".join(lines)}]
+    file = tmp_path / "saved.json"
+    file.write_text(json.dumps({"version": VERSION, "model": "m", "messages": turns}))
+    page.get_by_label("Saved conversations").set_input_files(file)
+    answer = page.locator("[data-part=message]").nth(1)
+    answer.get_by_text("<u>").wait_for()
+    links = "(e) => [...e.querySelectorAll('a')].map((a) => a.href)"
+    assert answer.evaluate(links) == ["https://f.example/"]
+    assert answer.evaluate("(e) => e.querySelectorAll('img, script, b, i, u, [onclick]').length") == 0
+    assert all(line in answer.inner_text() for line in lines[:4])
+    assert page.evaluate("typeof ran") == "undefined" and not any("example" in url for url in requests)
+
+
 def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
     """Fails if a session forgets messages, a clone shares its messages, or a destroyed session still answers."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1")
