@@ -2,12 +2,14 @@
 
 import { Heap } from "./heap";
 
-const PLACES = 2 ** 32; // exceeds the number of parts of any word; PLACES times a rank is still an exact integer
+// An entry of the heap is `rank * PLACES + index of the left part`. PLACES exceeds the number of parts of any word, and
+// all entries are integers that a double represents exactly.
+const PLACES = 2 ** 32;
 
 /**
- * Merges neighbouring parts of a word until no pair has a rank. The pair with the lowest rank is merged first; of pairs
- * with equal ranks, the leftmost. `rank` returns the rank of a pair (-1: none). `merged` returns the part that results
- * from a merge of this rank.
+ * Merges neighbouring parts (token ids) of a word until no pair has a rank: its index in the tokenizer's list of
+ * merges. The pair with the lowest rank is merged first; if several pairs have this rank, the leftmost of them. `rank`
+ * returns the rank of a pair, or -1 if the pair is not in the list. `merged` returns the id that a merge makes.
  */
 export function merge(
   word: readonly number[],
@@ -28,7 +30,8 @@ export function merge(
     const at = top % PLACES;
     const right = next[at]!;
     const known = (top - at) / PLACES;
-    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue; // stale
+    // Skips an entry whose pair has changed since it was added.
+    if (parts[at] === -1 || right >= parts.length || rank(parts[at]!, parts[right]!) !== known) continue;
     const after = next[right]!;
     parts[at] = merged(known);
     parts[right] = -1;

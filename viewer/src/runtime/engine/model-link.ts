@@ -8,9 +8,9 @@ const MAX_FILE = 8e9; // bytes
 const PIECE = 16 << 20; // bytes that are collected into a Blob, which the browser may move to the disk
 
 /**
- * Returns the model's address in a query string; null: there is none. The address of a file's page at huggingface.co
- * becomes that of the file. Throws PageError if the address has a user or password, or is neither https nor http of
- * localhost.
+ * Returns the model's address in a query string, or null if the query string has no model. If the address is that of a
+ * file's page at huggingface.co, returns the address of the file. Throws PageError if the address has a user or a
+ * password, or uses a protocol other than https (for localhost, http is allowed too).
  */
 export function modelLink(search: string): URL | null {
   const text = new URLSearchParams(search).get("model");
@@ -28,7 +28,7 @@ export function modelLink(search: string): URL | null {
 
 /**
  * Throws PageError unless the page's content security policy allows a fetch from this address. `allowed`: the origins
- * that the policy lists; null: any (the page has no policy).
+ * that the policy lists; null: the page has no policy, so all origins are allowed.
  */
 export function allowedLink(url: URL, allowed: readonly string[] | null): void {
   if (!allowed || url.origin === location.origin) return;
@@ -44,7 +44,7 @@ export function allowedLink(url: URL, allowed: readonly string[] | null): void {
   );
 }
 
-/** Returns the name of the file at an address; "": none. A name with an invalid escape is returned as it is. */
+/** Returns the decoded name of the file at an address, or "". A name with an invalid escape is returned undecoded. */
 export function fileName(url: URL): string {
   const name = url.pathname.split("/").at(-1) ?? "";
   try {

@@ -1,5 +1,5 @@
-// Defines a model on a device. The model loads its weights and builds its textures and shaders, also after a lost
-// context. It owns the objects that generate text, apply interventions and read activations.
+// Defines a model on a device. The model loads its weights and builds its textures and shaders. If the graphics context
+// is lost, it does so again. It owns the objects that generate text, apply interventions and read activations.
 
 import { ContextLost, type Device, type Options } from "../gl/device";
 import { must, PageError } from "../gl/errors";
@@ -51,8 +51,8 @@ export interface Played {
 }
 
 /**
- * The parameters of a model whose weights are not in shards (files of an export): those of a training, whose textures
- * the model shares, or those in a file that a visitor opened.
+ * The source of a model's parameters if they are not in shards (files of an export). The source is a training, whose
+ * textures the model shares, or a file that a visitor opened.
  */
 export interface Weights {
   /** True if the model creates its own textures for the parameters. */
@@ -87,7 +87,7 @@ export class Model {
   /** The player of `programs.generate`. */
   player!: Player;
   reader!: Reader;
-  /** The server that can run blocks; null: none. */
+  /** The server that can run blocks of the model; null: the page runs the whole model. */
   readonly split: Split | null;
   readonly context: Context;
   readonly kernels = new Kernels();
@@ -100,7 +100,7 @@ export class Model {
   readonly generator = new TextGenerator(this);
   readonly batch = new BatchGenerator(this);
   readonly splitGenerator = new SplitGenerator(this);
-  /** The model without interventions; null until it is built. */
+  /** The program without interventions, and its player; null until the model is built. */
   whole: Played | null = null;
   times = { fetchMs: 0, uploadMs: 0, compileMs: 0, readyMs: 0 };
   /** Number of the graphics context (`Device.generation`) in which the model's textures were created. */
@@ -135,8 +135,8 @@ export class Model {
   }
 
   /**
-   * Returns a matcher of a text that must match a constraint. Rejects with PageError for a constraint that cannot be
-   * used. Rejects with the reason of `signal` as soon as `signal` aborts.
+   * Returns a matcher, which tracks the tokens that a constraint allows next in a text. Rejects with PageError for a
+   * constraint that cannot be used, and with the reason of `signal` as soon as `signal` aborts.
    */
   matcher(constraint: Constraint, signal?: AbortSignal): Promise<Matcher> {
     const tokenizer = must(this.tokenizer, "the tokenizer that a constraint needs");
@@ -153,9 +153,10 @@ export class Model {
   }
 
   /**
-   * Loads the page's model, or a model that a visitor opened. Starts to fetch weights of less than `LARGE` bytes as
-   * soon as `others` has settled; larger weights are fetched when the textures exist. If loading fails, the caller must
-   * close the loader and release the device, which ends all unfinished work.
+   * Loads the page's model, or a model that a visitor opened. `others` settles when the files are fetched that must not
+   * be delayed by weights. Weights of less than `LARGE` bytes are then fetched at once; larger weights are fetched when
+   * the textures exist. If loading fails, the caller must close the loader and release the device, which ends all
+   * unfinished work.
    */
   static async load(
     device: Device,
@@ -199,7 +200,7 @@ export class Model {
     );
   }
 
-  /** Builds the model with the best of these recordings, while its tokenizer is read. */
+  /** Builds the model with the best of these recordings. Meanwhile, reads the tokenizer with `words`. */
   private async begin(recordings: Recording[], words: (() => Promise<Vocabulary>) | null): Promise<void> {
     const { device, loader, manifest, modelOptions } = this;
     const storage = modelOptions.storage ?? device.storage;
@@ -211,7 +212,8 @@ export class Model {
     const first = await this.program(generate);
     const later = loader.unparsed(capture);
     later.catch(() => {}); // awaited below
-    let captures: Program | (() => unknown) | null = null; // parsed on first use; generating text does not need it
+    // The program that captures activations is parsed on first use, because generating text does not need it.
+    let captures: Program | (() => unknown) | null = null;
     this.programs = {
       generate: first,
       get capture() {
@@ -233,8 +235,9 @@ export class Model {
   }
 
   /**
-   * Measures which recording and fetch are fastest on this device (`Kernels.measure`). The next visit uses them. The
-   * files of the fastest recording, and the files that `later` returns, are cached for that visit.
+   * Measures which recording, and which GLSL function that fetches texels, are fastest on this device
+   * (`Kernels.measure`). The next visit uses both. For that visit, caches the files of the fastest recording and the
+   * files that `later` returns.
    */
   measure(later: (recording: Recording) => Promise<string[]>, going?: () => boolean): Promise<boolean> {
     const keep = async (recording: Recording) =>
@@ -283,21 +286,22 @@ export class Model {
     if (this.interventions.active) await this.interventions.applyAgain();
   }
 
-  /** Fills the new player with the weights, while the player compiles the entries `first`. */
+  /** Uploads the weights to the new player, while the driver compiles the shaders of the entries `first`. */
   private async fill(queries: readonly string[], first: readonly string[]): Promise<void> {
     const { device } = this;
     const { generation } = device;
     const start = performance.now();
     const compiled = this.player.begun;
     compiled.catch(() => {}); // awaited below
-    await this.reader.passed(); // otherwise `device.full` would wait while the driver creates textures
+    await this.reader.passed(); // until the driver has created the textures; `device.full` would block the page
     device.still(generation);
     if (device.full || !this.player.allocate(...first)) {
       throw new PageError(noMemory(this.programs.generate, queries, this.manifest, this.weights === null));
     }
     const uploaded = this.uploadAll(start);
     const ready = compiled.catch(async (error: unknown) => {
-      if (error instanceof ContextLost) await uploaded; // the upload ends too: two builds must never fetch at once
+      // If the context is lost, the upload stops too. Wait for its end, because the next build fetches weights again.
+      if (error instanceof ContextLost) await uploaded;
       throw error;
     });
     await Promise.all([uploaded, ready]); // rejects at once if a shader does not compile
@@ -323,36 +327,36 @@ export class Model {
     this.times.uploadMs = uploading;
   }
 
-  /** The recorded chunk sizes, greatest first; the last is 1 (`decode`). */
+  /** The numbers of tokens that one entry can process, greatest first; the last is 1 (`decode`). */
   get recorded(): number[] {
     return [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
   }
 
-  /** True if the shaders of all chunk sizes are compiled. */
+  /** True if entries of all chunk sizes (numbers of tokens) are in use, so that their shaders are compiled. */
   get complete(): boolean {
     return this.cache.known.length === this.recorded.length;
   }
 
-  /** Compiles the shaders that were skipped at loading, while texts may be generated. `useAll` puts them to use. */
+  /** Compiles the shaders that loading skipped. Texts may be generated meanwhile. Call `useAll` afterwards. */
   async compileLater(): Promise<void> {
     for (const entry of this.compilation.later) if (!this.stale) await this.whole?.player.prepare(entry);
   }
 
-  /** Uses all chunk sizes from now on. Nothing else may use the model until this resolves. */
+  /** Makes the model use entries of all chunk sizes. Nothing else may use the model until this resolves. */
   async useAll(): Promise<void> {
     if (this.stale) return;
     for (const { player } of this.players) await player.prepare(...this.compilation.later);
     this.cache.known = this.recorded;
   }
 
-  /** The players and programs that exist: without interventions, and with them. */
+  /** The programs that exist, with their players: without interventions, and with the active interventions. */
   get players(): Played[] {
     return [this.whole, this.interventions.program].filter((made) => made !== null);
   }
 
   /** Plays this program from now on, with empty caches. */
   play({ player, generate }: Played): void {
-    if (this.player !== player && !this.stale) this.player.share(); // only the current player keeps all queries
+    if (this.player !== player && !this.stale) this.player.share(); // only the current one stores all queries
     this.player = player;
     this.programs.generate = generate;
     this.generator.reset();
@@ -394,7 +398,7 @@ export class Model {
     this.whole?.player.close();
   }
 
-  /** Maximum operations of one draw. */
+  /** Maximum number of floating-point operations of one draw. */
   get drawFlops(): number {
     return this.modelOptions.drawFlops ?? this.manifest.tuning.draw_flops;
   }
@@ -455,7 +459,7 @@ export class Model {
     return this.kept(() => this.build(), signal);
   }
 
-  /** Throws PageError for ids that are not a text which fits the context. `what` names the text in the message. */
+  /** Throws PageError for ids that `checkIds` refuses or that exceed the context. `what` names the text in messages. */
   check(ids: readonly number[], what = "prompt"): void {
     const { n_positions } = this.manifest.config;
     if (ids.length > n_positions) {
@@ -498,7 +502,7 @@ export class Model {
   }
 }
 
-/** Returns the names of the states that hold the queries of each layer. Only the page's views need them. */
+/** Returns the names of the states that hold the queries of each layer. Only the page's views read these states. */
 export function queriesOf({ names, manifest }: Model, { textures }: Program): string[] {
   const states = Object.values(textures).filter(({ role }) => role === "state");
   return states.map(({ name }) => name).filter((name) => names.place(name).part === manifest.family.queries);

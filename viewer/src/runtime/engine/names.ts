@@ -3,7 +3,10 @@
 
 import type { Activation, Family, Manifest, Stage } from "./manifest";
 
-/** A parsed name: its block (-1: none), the template of its prefix, such as `h.{}.` ("": no block), and the rest. */
+/**
+ * A parsed name. For `h.3.mlp.act`: block 3, the template `h.{}.` of the prefix, and the part `mlp.act`. A name without
+ * a block has block -1 and the prefix "".
+ */
 export interface Place {
   block: number;
   prefix: string;
@@ -80,13 +83,13 @@ export class Names {
     return head === null ? part : `${part}.${head}`;
   }
 
-  /** Returns the block that a part such as `h.3` names; -1: the part is not a whole block. */
+  /** Returns the number of the block that `part` names, such as 3 for `h.3`; -1: `part` is not a whole block. */
   whole(part: string): number {
     const { block, part: rest } = this.place(`${part}.`);
     return rest ? -1 : block;
   }
 
-  /** Returns the same name in another block; null if the name belongs to no block, or if `block` is negative. */
+  /** Returns `name` with its block's number replaced by `block`; null if it has no block, or if `block` is negative. */
   inOther(name: string, block: number): string | null {
     const { prefix, part } = this.place(name);
     return prefix && block >= 0 ? this.filled(prefix, block) + part : null;
@@ -108,21 +111,21 @@ export class Names {
     }));
   }
 
-  /** Returns the captions (one or two words each) of the names in a pass's label; "" if a caption is missing. */
+  /** Returns the captions (one or two words each) of the names in a pass's label; "" if a name has no caption. */
   title(label: string): string {
     const titles = joined(label).map((name) => this.described(name)?.title);
     return titles.every(Boolean) ? titles.join(", ") : "";
   }
 
-  /** Returns the one-line explanations of the names in a pass's label; "" if there is none. */
+  /** Returns the one-line explanations of the names in a pass's label; "" if no name has an explanation. */
   about(label: string): string {
     const abouts = joined(label).map((name) => this.described(name)?.about);
     return abouts.filter(Boolean).join("; ");
   }
 
   /**
-   * Sorts names by block, then in the order of the names that the model's family (its kind of architecture) lists.
-   * Names that are not listed follow alphabetically, with numbers by value.
+   * Sorts names by block. Within a block, names that the model's family (its kind of architecture) lists come first, in
+   * the order of that list. The others follow alphabetically, with numbers by value.
    */
   sorted(names: readonly string[]): string[] {
     const order = (name: string) => this.described(name)?.order ?? Infinity;

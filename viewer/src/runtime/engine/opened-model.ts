@@ -48,8 +48,8 @@ export interface Openable {
   parameters: number;
   /** Bytes of the files (`file`), of the textures of the weights, and of all textures that generate text (`all`). */
   bytes: { file: number; weights: number; all: number };
+  /** The tokens that can be used: those of the model's context (`context`) or of the page's program, if fewer. */
   positions: number;
-  /** Tokens of the model's context. `positions`: the same, limited to the context of the page's program. */
   context: number;
   tokenizer: boolean;
   open(): Opened;
@@ -108,7 +108,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
   };
 }
 
-/** Returns the types of a file's matrices, ordered by the number of their values, greatest first. */
+/** Returns the types of a file's weights of matrix products. The type with the most values comes first. */
 function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): string[] {
   const counts = new Map<string, number>();
   for (const { name, product, matrix } of document.parameters) {
@@ -118,7 +118,7 @@ function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): s
   return [...counts].sort((a, b) => b[1] - a[1]).map(([type]) => type);
 }
 
-/** Returns the format of a single message, in which the Text view encodes its prompt; null: the template has none. */
+/** Returns the format in which the Text view encodes its prompt as a chat message; null: the template fails. */
 async function messageFormat(template: ChatTemplateData, tokenizer: Vocabulary): Promise<Manifest["chat"]> {
   const chat = new ChatTemplate(template, tokenizer, new TemplateRenderer());
   try {
@@ -141,7 +141,7 @@ async function unzipped(source: HttpSource, name: string, { bytes, sha256 }: Exp
   return JSON.parse(new TextDecoder().decode(await readAll(stream, file, MAX_UNZIPPED)));
 }
 
-/** Throws PageError if a folder's files hold a tied tensor twice (the embedding and the head) with different values. */
+/** Throws PageError if a folder's files hold tied tensors (such as embedding and head) with different values. */
 async function checkTied({ tensors, files, file }: Recognised, document: ShapeDocument): Promise<void> {
   for (const [copy, original] of Object.entries(document.tied)) {
     const [a, b] = [tensors.get(copy), tensors.get(original)];
@@ -199,8 +199,8 @@ const JSON_FILES = ["tokenizer.json", "generation_config.json", "tokenizer_confi
 
 /**
  * Returns the tokenizer of a tokenizer.json with the ids that end a text, the chat template and the sampling settings.
- * If `ends` has no id of the vocabulary, the tokenizer's own token ends a text. Throws PageError if the page does not
- * support the tokenizer.
+ * `ends` are the ids that end a text; if none is in the vocabulary, the `eos_token` of `roles` ends a text, or else
+ * `<|endoftext|>`. Throws PageError if the page does not support the tokenizer.
  */
 function words(
   document: TokenizerDocument | null,
@@ -243,7 +243,7 @@ function documentOf(found: Record<string, unknown>): TokenizerDocument {
   return { ...found, added_tokens: added, post_processor: template } as unknown as TokenizerDocument;
 }
 
-/** The weights in a model's files, which a worker packs as texels. */
+/** The weights in a model's files. A worker packs them into texels. */
 class FileWeights implements Weights {
   readonly own = true;
   readonly gradual = true;

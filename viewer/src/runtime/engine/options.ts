@@ -23,7 +23,10 @@ export function checkOptions<T extends object>(method: string, options: T, names
 
 const plain = (name: string) => name.replace(/[_-]/g, "").toLowerCase();
 
-/** Returns a known name that differs only in case and separators, else one that `unknown` contains, else undefined. */
+/**
+ * Returns the known name that equals `unknown` except for case and separators. If there is none, returns a known name
+ * that `unknown` contains, or undefined.
+ */
 function closest(unknown: string, known: readonly string[]): string | undefined {
   const wanted = plain(unknown);
   return known.find((name) => plain(name) === wanted) ?? known.find((name) => wanted.includes(plain(name)));

@@ -1,4 +1,5 @@
-// Unpacks the programs that glgpt/page/player/packed.py packs. A packed program takes a quarter of the bytes.
+// Unpacks packed programs, which take a quarter of the bytes of plain ones. glgpt/page/player/packed.py writes packed
+// programs and describes their format.
 
 import type { PackedDocument } from "../generated/packed";
 import { must } from "../gl/errors";

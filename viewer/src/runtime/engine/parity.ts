@@ -12,15 +12,15 @@ import { klDivergence, measure, ties, type Tolerance } from "./tolerance";
 export interface Parity {
   pass: boolean;
   /**
-   * `maxError`: the error of the worst logit. `ofTolerance`: the excess of the logits (`Measured.excess` in
-   * tolerance.ts).
+   * `maxError`: the error of the logit with the greatest excess. An excess is an error as a multiple of the tolerance.
+   * `ofTolerance`: the excess of all logits (`Measured.excess` in tolerance.ts).
    */
   maxError: number;
   ofTolerance: number;
   /** Mean KL divergence of the logits from the desktop's, in nats. */
   kl: number;
   greedyEqual: boolean;
-  /** True if, at the first difference, the page's greedy token is as likely as the desktop's, within the tolerance. */
+  /** True if the first greedy token that differs from the desktop's is as likely as that one, within the tolerance. */
   tie: boolean;
   /**
    * The first activation beyond the tolerance, with the page's and the desktop's value where the excess is greatest.

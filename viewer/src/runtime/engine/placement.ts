@@ -28,8 +28,8 @@ export class Placement {
   }
 
   /**
-   * Number of blocks that run in this page: those before the first block on the server, or all blocks if none runs
-   * there. Reading `here` subscribes to its changes.
+   * Number of blocks that run in this page: those before the first block on the server, or all if no block runs on the
+   * server. Reading `here` subscribes to its changes.
    */
   get here(): number {
     return this.movable && this.model.interventions.active ? this.model.manifest.config.n_layer : this.chosen.value;

@@ -26,7 +26,10 @@ export interface Recognised {
   bytes: number;
   /** The header of a GGUF file; null for a folder's files. */
   gguf: GgufHeader | null;
-  /** The tensors, and the JSON files and the chat template of a folder, by name; empty for a GGUF file. */
+  /**
+   * `tensors`: the tensors of a folder's files, by name. `json`: its JSON files and its chat template, by file name.
+   * Both are empty for a GGUF file.
+   */
   tensors: ReadonlyMap<string, Place>;
   json: ReadonlyMap<string, unknown>;
   context: number;
@@ -109,13 +112,13 @@ function missesGguf(
   if (scaling !== undefined && scaling !== "none" && !gguf.values.some(([name]) => name === "rope.scaling.type")) {
     missed.push("rope.scaling.type");
   }
-  const factor = Number(key("rope.scaling.factor") ?? key("rope.scale_linear") ?? 1); // linear if no type is given
+  const factor = Number(key("rope.scaling.factor") ?? key("rope.scale_linear") ?? 1); // without a type: linear scaling
   if (scaling === undefined && factor !== 0 && factor !== 1) missed.push("rope.scaling.factor");
   if (vocab !== expected) missed.push("vocab_size");
   return missed;
 }
 
-/** Returns the element of an array whose elements are all equal; returns other values unchanged, like the desktop. */
+/** Returns the common element if `value` is an array of equal elements, else `value`. The desktop does the same. */
 function common(value: Value): unknown {
   if (typeof value !== "object") return value;
   const [first] = Array.from(value as ArrayLike<unknown>);
@@ -204,7 +207,7 @@ function missesConfig({ config }: ShapeEntry, given: Record<string, unknown>): s
   return config.rope && !sameRope(config.rope, given) ? [...missed, "rope_scaling"] : missed;
 }
 
-/** Expands GPT-Neo's `attention_types` to one kind per layer. Returns other values unchanged. */
+/** Expands GPT-Neo's field `attention_types` to one kind per layer. Returns the values of other fields unchanged. */
 function normal(name: string, value: unknown): unknown {
   if (name !== "attention_types" || !Array.isArray(value)) return value;
   return (value as [unknown[], number][]).flatMap(([kinds, count]) =>
@@ -212,7 +215,7 @@ function normal(name: string, value: unknown): unknown {
   );
 }
 
-/** True if a config.json has these rotary positions: in `rope_parameters`, or in the older fields. */
+/** True if a config.json has the expected settings of RoPE, in `rope_parameters` or in the older fields. */
 function sameRope(expected: Record<string, unknown>, given: Record<string, unknown>): boolean {
   const scaling = (given["rope_parameters"] ?? given["rope_scaling"] ?? {}) as Record<string, unknown>;
   const own: Record<string, unknown> = {
@@ -228,7 +231,7 @@ function sameRope(expected: Record<string, unknown>, given: Record<string, unkno
   });
 }
 
-/** True for equal values; numbers are compared as float32, which GGUF stores. */
+/** True for equal values. Numbers are rounded to float32 before they are compared, because GGUF stores float32. */
 function equal(a: unknown, b: unknown): boolean {
   if (typeof a === "number" && typeof b === "number") return Math.fround(a) === Math.fround(b);
   return JSON.stringify(a) === JSON.stringify(b);
@@ -321,8 +324,8 @@ export function mixFor(
 ): PageMix {
   const types = document.parameters.map((p) => ({ ...p, type: places.get(p.name)!.tensor.type }));
   const products = types.filter(({ product }) => product);
-  // A product with f16 inputs would round F32 and BF16 weights. With such weights, all products are f32, as on the
-  // desktop.
+  // In the other mixes, the inputs of products are f16, and a product with f16 inputs would round F32 and BF16 weights.
+  // Therefore a model with such weights takes the mix of f32, as on the desktop.
   const plain = products.some(({ type }) => type.name === "F32" || type.name === "BF16");
   const fits = ({ dtype, formats }: PageMix) =>
     plain ? dtype === "f32" : products.every(({ name, type }) => holds[formats[name]!]?.includes(type.name));

@@ -3,7 +3,10 @@
 
 import { must } from "../gl/errors";
 
-/** Fetches files in order, one at a time. Up to `maxBytes` of files, or a single larger file, wait for `next`. */
+/**
+ * Fetches files in order, one at a time. Holds them until `next` returns them: at most `maxBytes` bytes, or one file if
+ * it is larger.
+ */
 export class Prefetcher<Data> {
   private readonly waiting: Promise<Data>[] = [];
   private bytes = 0; // bytes of the files in `waiting`

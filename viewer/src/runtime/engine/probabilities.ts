@@ -29,7 +29,8 @@ async function logitsAfter(model: Model, ids: readonly number[]): Promise<Float3
 
 /**
  * Returns the natural logarithm of the probability of each token from token `from` on, given the earlier tokens and the
- * current interventions. Values after `going` returned false are 0. Rejects with PageError for invalid arguments.
+ * current interventions. Stops when `going` returns false; the remaining values are 0. Rejects with PageError for
+ * invalid arguments.
  */
 export async function logProbabilities(
   model: Model,

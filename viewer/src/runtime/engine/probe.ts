@@ -12,17 +12,17 @@ import { browserStorage } from "../io/storage";
 const FETCHES = ["texelFetch", "textureLod"] as const;
 const ROUNDS = 4;
 const MAX_ROUNDS = 10; // maximum rounds, for a machine whose times vary
-const FILL = 20; // minimum milliseconds that the repeats add: a wait for the device may end up to 4 ms late
+const FILL = 20; // minimum ms that repeats add to a run, because a wait for the device may end up to 4 ms late
 const MAX_REPEATS = 2048; // maximum repeats
-const BITS = 0x3c003c00; // the bits of the factors, which are not zero in any format
+const BITS = 0x3c003c00; // the bits of all inputs of a probe; no format reads them as zeros
 const VERSION = 10; // version of the stored measurements
 
 type Fetch = Options["fetch"];
 
 /**
- * Milliseconds of the probes, each of which is a program with one matrix product. The keys are "kernel fetch",
- * "kernel-contiguous fetch" and "rows fetch", with the names of a kernel, a layout of one-row products (`rows`) and a
- * fetch. Nothing is measured where there is only one option.
+ * Milliseconds of the probes: programs with one matrix product each. A key is the label of a kernel ("4x8", or
+ * "4x8-contiguous" for recordings with contiguous columns) or the layout of one-row products ("strided" or
+ * "contiguous"), followed by a fetch, such as "4x8 texelFetch". A choice with only one option is not measured.
  */
 export type Measured = Readonly<Record<string, number>>;
 
@@ -43,10 +43,10 @@ export interface Choices {
 }
 
 /**
- * Returns the recordings that a device with this many draw buffers can play. If the device `blends` and a layout
- * (`rows`) has recordings with blending, the layout's recordings without blending are left out: with blending, a token
- * takes fewer passes, whichever kernel reads prompts. The same applies to `pairs` (pairs of pixels that add up their
- * sums: see `Device.pairs`), with which a token takes less time.
+ * Returns the recordings that a device with this many draw buffers can play. Of the recordings with the same layout
+ * (`rows`), returns only those that decode a token fastest. These are the recordings with `pairs` (pairs of pixels that
+ * add up their sums: see `Device.pairs`); else those with blending, which take fewer passes; else those without
+ * blending.
  */
 export function playable(
   recordings: readonly Recording[],
@@ -74,9 +74,9 @@ export function choose(choices: Choices): Chosen {
 }
 
 /**
- * Runs the probes without stored results, and stores the results after `keep` has cached the files for the next visit.
- * Stops and resolves to null if `going` returns false. `going` must do so while the device has other work, because
- * that work and the measurement disturb each other.
+ * Runs the probes whose results are not stored yet. Then `keep` caches the files of the fastest recording for the next
+ * visit, and the results are stored. Stops and resolves to null if `going` returns false. `going` must return false
+ * while the device has other work, because the other work and the measurement would slow each other down.
  */
 export async function measure(
   choices: Choices,
@@ -133,8 +133,8 @@ const MEASURED_SOFTWARE = /llvmpipe|softpipe|swiftshader/i; // other software dr
 
 /**
  * Returns the default for a device without measurements, based on measured devices. Mesa's software drivers and
- * SwiftShader use contiguous columns and `textureLod`; all others use strided columns and `texelFetch`. Of the kernels,
- * the first with the most draw buffers is taken.
+ * SwiftShader use contiguous columns and `textureLod`; all other drivers use strided columns and `texelFetch`. Of the
+ * recordings with these columns, returns the one with the most draw buffers (the first if several have as many).
  */
 export function guess(
   recordings: readonly Recording[],
@@ -204,8 +204,8 @@ function remembered(key: string): Measured {
 }
 
 /**
- * Fills a probe's factors with numbers other than 0. Reading a result of zeros would take longer, because `Reader` of
- * gl/readback.ts would wait to learn if the context was lost.
+ * Fills the inputs of a probe's product with numbers other than 0. Reading a result of zeros would take longer, because
+ * `Reader` of gl/readback.ts would wait to find out if the context was lost.
  */
 function fill(player: Player): void {
   for (const { name, role, width, height, layers } of Object.values(player.program.textures)) {
@@ -311,7 +311,7 @@ async function calibrate(probe: Probe, device: Device): Promise<void> {
   const once = Math.min(await run(probe, 1), await run(probe, 1));
   let n = 4;
   const fills = async () => (await run(probe, 1 + n)) - once >= FILL;
-  while (n < MAX_REPEATS && !((await fills()) && (await fills()))) n *= 2; // twice: other work may delay a run
+  while (n < MAX_REPEATS && !((await fills()) && (await fills()))) n *= 2; // two runs, since one may be delayed
   probe.repeats = n;
 }
 

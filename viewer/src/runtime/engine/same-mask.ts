@@ -1,6 +1,6 @@
-// Chooses tokens ahead while a constraint allows the same tokens after each of them, as within a long string. The
-// device then computes further tokens while the page reads the previous ones. Tokens chosen after a token that changes
-// the mask are discarded.
+// Lets the device choose tokens ahead of the page while a constraint allows the same set of tokens (the mask) at each
+// position, as within a long string. The device then computes further tokens while the page reads the previous ones. If
+// a token changes the mask, the tokens that were chosen after it are discarded.
 
 import type { Allowed, Matcher } from "../constraints/grammars";
 import type { Stretch } from "./generate";
@@ -14,12 +14,12 @@ const WAGER = 16; // a group grows by one token for each of this many tokens wit
 
 export class SameMask {
   private mask: Allowed | null = null; // the mask of the previous token
-  private streak = 0; // tokens chosen with this mask
+  private streak = 0; // number of consecutive tokens chosen with this mask
   private readonly inFlight = new InFlight();
-  private from = 0; // the first token of the stretch that was chosen ahead
-  private issued = 0; // tokens of the stretch that were chosen, on the device or by the page
+  private from = 0; // number of tokens of the stretch before the first token that is chosen ahead
+  private issued = 0; // number of tokens of the stretch that were chosen, on the device or by the page
 
-  /** `sizes`: chooses the sizes of groups from the times that `plainToken` measures. */
+  /** `sizes`: chooses the number of tokens that are issued together (a group) from the time that a token takes. */
   constructor(
     private readonly model: Model,
     private readonly sizes: GroupSizes,
@@ -80,7 +80,7 @@ export class SameMask {
     this.streak = 0;
   }
 
-  /** Issues a group of tokens. The logits for its first token were issued before. */
+  /** Issues the commands that choose a group of tokens. Those that compute the first logits were issued before. */
   private issue({ text, count, sampler, drawn }: Stretch, taken: number, allowed: Allowed): void {
     const { cache, sampling, reader } = this.model;
     const size = Math.min(this.sizes.tokens, 1 + Math.floor(this.streak / WAGER), count - this.issued);
@@ -94,8 +94,8 @@ export class SameMask {
   }
 
   /**
-   * Returns the tokens of the first group, up to the first that ends the text or that the device cannot decide.
-   * `whole`: true if these are all tokens of the group.
+   * Returns the tokens of the first group, up to a token that ends the text (included) or that the device cannot decide
+   * (excluded). `whole`: true if these are all tokens of the group.
    */
   private async read(): Promise<{ tokens: Token[]; whole: boolean }> {
     const tokens: Token[] = [];
@@ -107,8 +107,8 @@ export class SameMask {
   }
 
   /**
-   * Appends tokens to the matcher's text, up to the first after which the mask differs. Returns their number. A last
-   * token that ends the text counts only if the mask is unchanged before it.
+   * Appends tokens to the matcher's text, up to the first token after which the mask differs. Returns the number of
+   * appended tokens. A last token that ends the text is not appended, but counted if the mask before it is the same.
    */
   private async append(tokens: readonly Token[], allowed: Allowed, matcher: Matcher): Promise<number> {
     const ids = tokens.map(({ id }) => id).filter((id) => !this.model.ends(id));

@@ -1,12 +1,12 @@
 // Chooses a token from one row of logits. The device samples (entries `sample`, `sample_nucleus`) with the scalars that
-// `Sampler.scalars` returns. If the device cannot decide, `Sampler.draw`, the definition of sampling, chooses from the
+// `Sampler.scalars` returns. If the device cannot decide, the page reads the row, and `Sampler.draw` samples from the
 // row. The cases in tests/page/shared_cases.json check that Python computes the same scalars and samples.
 
 import { must, PageError } from "../gl/errors";
 
 export const NOT_FINITE = "The model's logits are not finite; its weights overflow this dtype.";
 export const MAX_ALTERNATIVES = 8; // maximum alternatives that the device returns with a token
-const MAX_TEMPERATURE = 1e30; // `nucleus_width` is proportional to it and must fit a 32-bit float
+const MAX_TEMPERATURE = 1e30; // `nucleus_width` is proportional to the temperature and must fit a 32-bit float
 const [MIN_PENALTY, MAX_PENALTY] = [1e-30, 1e30]; // any logit divided or multiplied by a penalty fits a 64-bit float
 const MAX_BIAS = 3e38;
 const COLDEST = 1e-30; // lower temperatures are greedy
@@ -205,15 +205,16 @@ export class Sampler {
     return this.settings.temperature < COLDEST || this.settings.topK === 1;
   }
 
-  /** True if logits are changed before a token is chosen. The page then chooses from the whole row. */
+  /** True if a penalty or a bias changes logits before a token is chosen. The page then samples from the whole row. */
   get adjusts(): boolean {
     const { repetitionPenalty: penalty, logitBias } = this.settings;
     return (penalty !== null && penalty !== 1) || Object.keys(logitBias ?? {}).length > 0;
   }
 
   /**
-   * Applies penalty, bias and constraint to the logits that follow the text `ids`. Returns the given array if none of
-   * them applies. Throws PageError for a bias on an unknown id, if a logit is not finite, or if no token is left.
+   * Applies penalty, bias and constraint to the logits that follow the text `ids`. Returns `logits` itself if there is
+   * neither a penalty, a bias nor a constraint. Throws PageError for a bias on an unknown id, if a logit is not finite,
+   * or if no token is left.
    */
   adjusted(logits: Float32Array, ids: readonly number[], allowed: AllowedIds | null = null): Logits {
     if (!this.adjusts && !allowed) return logits;
@@ -277,7 +278,8 @@ export class Sampler {
 
   /**
    * Samples like the device's entries, with their random numbers and roundings (`glsl/sampling/race.frag`). Throws
-   * PageError as `draw` does. Must not be used for changed logits, or for top-k, which the device may fail to decide.
+   * PageError as `draw` does. Must not be used for changed logits. Must not be used with top-k either, because the
+   * device cannot always decide which tokens top-k keeps.
    */
   drawAsDevice(logits: Float32Array, step: number): Draw {
     checkFinite(logits);
@@ -345,7 +347,10 @@ export interface Chosen {
   id: number;
   /** True if the device could not decide; the caller then samples from the row of logits. */
   undecided: boolean;
-  /** Returns the `count` most likely tokens and this token's probabilities. Valid only after a sampling entry. */
+  /**
+   * Returns the `count` most likely tokens and this token's probabilities. Must not be called if an entry other than
+   * `sample` or `sample_nucleus` chose the token.
+   */
   weighed: (count: number) => Alternatives;
 }
 

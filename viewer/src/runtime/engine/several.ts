@@ -1,18 +1,18 @@
 // Generates several continuations of one prompt in a batch, so that each weight is read once for all texts. The program
-// is `several_program` of glgpt/page/programs.py. Its caches hold the prompt's rows once; the interleaved rows of the
-// texts follow.
+// is `several_program` of glgpt/page/programs.py. Its caches hold the prompt's rows once. Then follow the rows of the
+// first token that each text adds, of the second token, and so on.
 
 import { must, PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
 import { sizes } from "./chunks";
 
-const ONE_TEXT = Infinity; // value of `prompt` if there is only one text: a row's number is then its position
+const ONE_TEXT = Infinity; // value of `prompt` if all tokens are from one text: the token at position n then has row n
 
 export class Several {
   /** Number of texts. */
   readonly size: number;
-  private readonly adopted: number[];
-  private prompt = 0;
+  private readonly adopted: number[]; // numbers of rows that one `adopt_` entry can copy, greatest first
+  private prompt = 0; // number of cache rows that all texts share
 
   /** `player` shares weights and states with "the other player": the model's player, whose caches hold the prompt. */
   constructor(
@@ -61,14 +61,14 @@ export class Several {
     for (let row = from; row < from + count; row++) this.move("restore_1", row);
   }
 
-  /** Plays an entry that copies rows to the same positions. */
+  /** Plays an entry that copies cache rows, from `row` on, to the rows with the same numbers. */
   private move(entry: string, row: number): void {
     this.player.set("pos", row);
     this.player.set("row", row);
     this.player.play(entry);
   }
 
-  /** Computes the cache rows of a text's tokens from position `first` on. `adopt` must have copied the earlier rows. */
+  /** Computes the cache rows of `tokens`, from position `first` on. `adopt` must have copied the earlier rows. */
   check(first: number, tokens: readonly number[]): void {
     if (this.prompt !== ONE_TEXT) {
       this.prompt = ONE_TEXT;

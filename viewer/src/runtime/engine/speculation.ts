@@ -1,6 +1,6 @@
-// Guesses tokens from the text itself, or takes those that a constraint forces, and checks several guesses in one step
-// of the batch program. The rows that such a step computes have the same bits as those of single steps. Guessing pauses
-// while it costs more time than it saves, as on the desktop (glgpt/inference/batching/lookup.py).
+// Guesses the next tokens from the text itself, or uses the tokens that a constraint forces as guesses. Checks several
+// guesses in one step of the batch program. The cache rows have the same bits as if each token had its own step.
+// Guessing pauses while it costs more time than it saves, as on the desktop (glgpt/inference/batching/lookup.py).
 
 import type { Allowed, Matcher } from "../constraints/grammars";
 import { PageError } from "../gl/errors";
@@ -10,7 +10,7 @@ import type { Model } from "./model";
 import type { Token } from "./sampling";
 import type { Several } from "./several";
 
-const FEWEST_FORCED = 2; // minimum guesses; a step that checks fewer costs more time than it saves
+const FEWEST_FORCED = 2; // minimum number of forced tokens; a step that checks fewer costs more time than it saves
 const FIRST_PAUSE = 16; // tokens in the first pause of guessing; doubled for each further pause
 const MAX_PAUSE = 256;
 const WEIGHT = 0.3; // weight of the latest measurement in an average
@@ -60,7 +60,7 @@ export class Guessing {
 
 const average = (before: number, now: number): number => (before ? before + WEIGHT * (now - before) : now);
 
-/** Chooses the token after a row of the batch. The device must hold the logits of this row. */
+/** Chooses the token after a row of the batch, on the device or in the page. The device must hold the row's logits. */
 interface Choice {
   /** Starts the choice on the device. Resolves to null if the device cannot decide. */
   device: () => Promise<Token | null>;
@@ -89,7 +89,7 @@ export class Speculation {
     const guesses = this.guessing.guesses(text, rows - 1);
     if (!guesses.length) return [];
     const start = performance.now();
-    const first = text.length - 1; // position of the last token: its row is computed first
+    const first = text.length - 1; // position of the text's last token, whose row the caches lack
     this.issue(first, [text[first]!, ...guesses]);
     const choices = [0, ...guesses].map((_, i): Choice => {
       const before = [...text, ...guesses.slice(0, i)];
@@ -146,7 +146,7 @@ export class Speculation {
     return chosen;
   }
 
-  /** Returns the tokens of the forced text, as many as one step can check; none if they cannot be checked now. */
+  /** Returns the tokens that a constraint forces, as many as one step can check; none if guessing pauses. */
   private forcedIds({ count, sampler }: Stretch, taken: number, allowed: Allowed): number[] {
     const most = Math.min(this.several.size, count - taken - 1);
     if (!allowed.forced || most < FEWEST_FORCED || sampler.adjusts || this.guessing.paused) return [];
@@ -195,7 +195,7 @@ export class Speculation {
     return chosen;
   }
 
-  /** Copies the first `rows` rows to the text's caches, and writes the last token for the device's next step. */
+  /** Copies `rows` rows, from row `first` on, to the text's caches, and writes the last token for the next step. */
   private keep(first: number, chosen: readonly Token[], rows: number, guessed: number): void {
     const { cache } = this.model;
     this.several.restore(first, rows);
@@ -208,7 +208,7 @@ export class Speculation {
     this.stats.acceptedTokens += chosen.length - 1;
   }
 
-  /** Adds the time of a checked step. Skips the first of a text, because drivers compile shaders at the first draw. */
+  /** Adds the time of a checked step, except for the first one, in which the driver may still compile shaders. */
   private measured(start: number, chosen: readonly Token[]): void {
     if (this.stats.checkedSteps > 1) this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
   }

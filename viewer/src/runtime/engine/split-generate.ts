@@ -14,7 +14,7 @@ import { Forgotten, type Crossing, type Stepped } from "./split";
 
 /** Returns one token's share of the cost of a round trip for `tokens` tokens. */
 function shared(crossing: Crossing, tokens: number): Crossing {
-  if (tokens === 1) return crossing; // a prompt's chunk has many rows, but its answer has one token
+  if (tokens === 1) return crossing; // retains `rows`: a prompt's chunk has many rows and one token as its answer
   const share = (x: number) => x / tokens;
   const { blocks, sent, received, localMs, networkMs, remoteMs } = crossing;
   const ms = { localMs: share(localMs), networkMs: share(networkMs), remoteMs: share(remoteMs) };
@@ -75,9 +75,9 @@ export class SplitGenerator {
   }
 
   /**
-   * Runs the rows of `ids` that the page or the server does not hold yet. Resolves to the server's answer: the token
-   * after `ids`, and the token after each of `guesses` up to the first wrong guess; or, if the page has the head, the
-   * server's hidden states. If the server has lost rows, sends these rows again.
+   * Computes the rows of `ids` that the page or the server does not hold yet. Resolves to the server's answer. If the
+   * page has the head, the answer is the server's hidden states. Otherwise, it is the token after `ids`, and the token
+   * after each of `guesses` up to the first wrong guess. If the server has lost rows, sends their hidden states again.
    */
   private async cross(
     ids: readonly number[],
@@ -110,7 +110,7 @@ export class SplitGenerator {
     }
   }
 
-  /** Runs the missing rows in this page, chunk by chunk, and sends the hidden states. Returns the pending answers. */
+  /** Computes the missing rows chunk by chunk and sends their hidden states. Returns the pending answers. */
   private async send(ids: readonly number[], ask: Ask, guesses: readonly number[]): Promise<Promise<Stepped>[]> {
     const { split } = this;
     const { cache, placement } = this.model;
@@ -129,7 +129,7 @@ export class SplitGenerator {
       const last = chunk === chunks.at(-1) && !placement.headHere ? asked : null;
       const own = { blocks, ms: performance.now() - start };
       const answer = split.step(fed, chunk.start, chunk.valid, states, own, last);
-      answer.catch(() => {}); // awaited below, after the next chunk is computed
+      answer.catch(() => {}); // `cross` awaits the answer after all chunks are sent
       answers.push(answer);
     }
     return answers;

@@ -11,7 +11,7 @@ import type { Values } from "./capture";
 import type { Candidate } from "./sampling";
 import { decode, encode, packStates, unpackStates, type Wire } from "./split-wire";
 
-/** True for an error code after which the client reconnects. */
+/** True for the code of an error after which the client reconnects and sends its rows again. */
 const isAgain = (code: string) => (AGAIN as readonly string[]).includes(code);
 
 const TIMES = {
@@ -248,7 +248,7 @@ export class Split {
     waiting.resolve({ header, payload, bytes, networkMs: Math.max(0, performance.now() - waiting.sent - there) });
   }
 
-  /** Sends a request and resolves to its answer. Rejects with `Forgotten` without a connection. */
+  /** Sends a request and resolves to its answer. Rejects with `Forgotten` if there is no connection. */
   private ask(header: Omit<Step, "seq"> | Omit<Look, "seq">, payload: Uint8Array): Promise<Answer & { sent: number }> {
     const { socket } = this;
     if (!socket.connected) return Promise.reject(new Forgotten(this.held.length));
@@ -276,7 +276,8 @@ export class Split {
 
   /**
    * Sends the hidden states `[n, width]` of `n` rows of `ids`, from row `pos` on. `own`: the number of blocks that the
-   * page ran for these rows, and the time in ms. With `ask`, the answer has the token after these rows.
+   * page ran for these rows, and the time in ms. With `ask`, the answer has the token after these rows; with guesses,
+   * also the token after each correct guess.
    */
   async step(
     ids: readonly number[],

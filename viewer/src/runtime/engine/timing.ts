@@ -1,4 +1,5 @@
-// Measures the time of each pass: by timer queries if they are reliable, else by the time that each repeat adds.
+// Measures the time of each pass: by timer queries if they are reliable, else by the time that playing the pass once
+// more adds.
 
 import type { Model } from "./model";
 import { must } from "../gl/errors";
@@ -74,8 +75,8 @@ async function bySlope(
   for (const [i, pass] of entry.passes.entries()) {
     const [texture] = pass.outputs[0]!;
     const { role, height } = must(player.program.textures[texture], `texture ${texture}`);
-    // A read of zeros waits longer (see Reader in gl/readback.ts), so read a row with values. Partial sums may
-    // begin with empty rows; caches may end with them.
+    // A read of zeros waits longer (see Reader in gl/readback.ts), so read a row with other values. Partial sums may
+    // begin with rows of zeros, and caches may end with rows of zeros.
     const row = role === "scratch" ? height - 1 : 0;
     player.play(entry.name, i, i + 1);
     const run = async (times: number): Promise<number> => {

@@ -1,4 +1,4 @@
-// Runs the steps of a tokenizer that precede its merges. The results equal those of Hugging Face's `tokenizers`.
+// Runs the normalizers and pre-tokenizers of a tokenizer. The results equal those of Hugging Face's `tokenizers`.
 
 import { GPT2, MAX_GROWTH, PATTERNS } from "../generated/patterns";
 import type { TokenizerSchema } from "../generated/tokenizer";
@@ -44,8 +44,8 @@ export function normalizer(whole: Normalizer | null | undefined): (text: string)
 }
 
 /**
- * Returns the maximum number of characters that a step makes of one character. A regex may match the empty text before
- * a character: the character then remains.
+ * Returns the maximum number of characters that a step makes of one character. A regular expression may match the empty
+ * text before a character; the result is then the replacement and the character.
  */
 function growth(step: Step<Normalizer>): number {
   if (step.type !== "Replace") return 1;
@@ -129,8 +129,9 @@ function splitting(step: Step<PreTokenizer>): (piece: Piece) => Piece[] {
 }
 
 /**
- * Splits a piece at the matches of a pattern. `behavior` decides where each match goes. `invert` exchanges the matches
- * and the text between them.
+ * Splits a piece at the matches of a pattern. `behavior` decides if a match is removed, becomes a piece or joins the
+ * piece before or after it. With `invert`, the texts between matches are treated as the matches, and the other way
+ * round.
  */
 function split({ text, first }: Piece, pattern: RegExp, behavior: Behavior, invert = false): Piece[] {
   let parts: { text: string; match: boolean }[] = [];

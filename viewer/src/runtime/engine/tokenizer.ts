@@ -108,7 +108,7 @@ interface Added {
   right: boolean;
 }
 
-/** Finds added tokens in a text. Of several added tokens at one position, finds the longest. */
+/** Finds the tokens of the list `added_tokens` in a text. Of several such tokens at one position, finds the longest. */
 class AddedTokens {
   private readonly tokens = new Map<string, Added>();
   private readonly pattern: RegExp | null;
@@ -151,7 +151,7 @@ const WORD = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
 const [FIRST_WORD, LAST_WORD] = [new RegExp(`^${WORD}`, "u"), new RegExp(`${WORD}$`, "u")];
 const BYTE = /^<0x([0-9A-F]{2})>$/;
 
-/** Returns the decoder's function that maps a token to its bytes. Without a decoder, \u2581 is a blank. */
+/** Returns the function that maps a token to its bytes, by the decoder. Without a decoder, \u2581 becomes a blank. */
 function decoding(data: TokenizerSchema): (token: string) => Uint8Array {
   const { decoder } = data;
   const parts = !decoder ? [] : decoder.type === "Sequence" ? decoder.decoders : [decoder];
@@ -209,7 +209,7 @@ export class Tokenizer extends Vocabulary {
   private readonly bytes = new Map<number, Uint8Array>();
   /** The rank of each merge, by `left * PAIR + right`. */
   private readonly ranks = new Map<number, number>();
-  /** The id that a merge of each rank makes. */
+  /** For each rank, the id that the merge makes. */
   private readonly made: number[] = [];
   private readonly raw: AddedTokens;
   private readonly normalized: AddedTokens;
@@ -269,7 +269,7 @@ export class Tokenizer extends Vocabulary {
     return [...this.data.prefix, ...this.encode(text), ...this.data.suffix];
   }
 
-  /** Returns the ids of a text. Unless `ordinary`, a special token written in the text becomes its single id. */
+  /** Returns the ids of a text. Special tokens in the text become their ids, or, if `ordinary`, those of plain text. */
   encode(text: string, ordinary = false): number[] {
     const ids: number[] = [];
     for (const section of this.raw.split({ text, first: true }, ordinary)) {
@@ -289,7 +289,7 @@ export class Tokenizer extends Vocabulary {
     return this.encode(text, true);
   }
 
-  /** Appends the ids of a piece without added tokens. */
+  /** Appends the ids of a piece that contains no added tokens to `ids`. */
   private ordinary({ text, first }: Piece, ids: number[]): void {
     for (const part of parts(text)) {
       for (const word of this.split({ text: part, first })) {
@@ -309,8 +309,8 @@ export class Tokenizer extends Vocabulary {
   }
 
   /**
-   * Returns the ids of a word's characters; for a character without an id, those of its bytes or the unknown token.
-   * Throws PageError if the vocabulary has none of these.
+   * Returns the ids of a word's characters. For a character without an id, returns the ids of its bytes, or else that
+   * of the unknown token. Throws PageError if the vocabulary has none of these.
    */
   private letters(word: string): number[] {
     const found: number[] = [];

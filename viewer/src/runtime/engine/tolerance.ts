@@ -3,7 +3,7 @@
 export interface Tolerance {
   /** Allowed error of a tensor, relative to the root mean square (RMS) of each token's values. */
   relative: number;
-  /** Allowed error of one value, relative to the sum of the RMS and the value's size, as a multiple of `relative`. */
+  /** The allowed error of one value is `single * relative * (RMS + |value|)`. */
   single: number;
   /** A lower bound of the RMS: sqrt(RMS^2 + floor^2) is used instead of the RMS. */
   floor: number;

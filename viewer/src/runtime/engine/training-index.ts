@@ -1,5 +1,5 @@
-// Parses the list of model sizes and texts of a page that trains. A page that embeds a model loads this module only
-// when it trains.
+// Parses a page's list of the model sizes and texts for training. A page that embeds a model loads this module only for
+// training.
 
 import trainingSchema from "../../../schema/training.schema.json";
 import { byName, checked, type Listed, type Offer, type TrainingIndex } from "./manifest";
