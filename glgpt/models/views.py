@@ -61,7 +61,7 @@ class Family(TypedDict):
 
     blocks: Annotated[
         list[Annotated[str, Field(pattern="\\{\\}")]],
-        Field(min_length=1, description="Prefixes of the names in a block; the first is that of its activations"),
+        Field(min_length=1, description="Prefixes of the names in a block; activations have the first prefix"),
     ]
     positions: Annotated[
         Literal["absolute", "rotary"],
@@ -77,7 +77,7 @@ class Family(TypedDict):
             description="Names of the residual stream after the embedding and after a block",
         ),
     ]
-    queries: Annotated[_Name, Field(description="Queries of a block: a state that only views read")]
+    queries: Annotated[_Name, Field(description="State with a block's queries; only views of the page read it")]
     adds: Annotated[
         list[AddedPart],
         Field(description="Parts of a block that add to the stream, in order, and the activation that each adds"),
@@ -86,8 +86,7 @@ class Family(TypedDict):
         list[ListedStage],
         Field(
             min_length=1,
-            description="Cells of a block in the machine view, from the top: activations of the block, and their part "
-            "of `adds`",
+            description="Cells of a block in the page's drawing of the model, from the top; a cell shows activations",
         ),
     ]
     names: Annotated[

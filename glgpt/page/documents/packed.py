@@ -48,7 +48,7 @@ class PackedFields(TypedDict):
     lines: list[str]  # lines that are not in sources.bin
     shaders: Annotated[
         dict[str, list[int]],
-        Field(description="runs over the lines of sources.bin and `lines`: first line and number of lines of each run"),
+        Field(description="a shader's runs [first line, number of lines, ..] of sources.bin followed by `lines`"),
     ]
 
 

@@ -144,7 +144,7 @@ class MixBytes(TypedDict):
 
 
 class PageMix(TypedDict):
-    """A mix for which the shape has programs."""
+    """A mix (the choice of a storage format for each weight) for which the shape has programs."""
 
     name: str
     dtype: Dtype  # format of most weights

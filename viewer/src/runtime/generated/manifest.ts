@@ -24,17 +24,17 @@ export interface ExamplePrompt {
 
 /** The names that a model family uses, with captions and explanations; {} in a name stands for a block's number. */
 export interface Family {
-  /** Prefixes of the names in a block; the first is that of its activations */
+  /** Prefixes of the names in a block; activations have the first prefix */
   blocks: readonly string[];
   /** absolute: a position's vector is added to the embedding; rotary: queries and keys are rotated */
   positions: "absolute" | "rotary";
   /** Names of the residual stream after the embedding and after a block */
   stream: readonly [string, string];
-  /** Queries of a block: a state that only views read */
+  /** State with a block's queries; only views of the page read it */
   queries: string;
   /** Parts of a block that add to the stream, in order, and the activation that each adds */
   adds: readonly AddedPart[];
-  /** Cells of a block in the machine view, from the top: activations of the block, and their part of `adds` */
+  /** Cells of a block in the page's drawing of the model, from the top; a cell shows activations */
   stages: readonly ListedStage[];
   /** Activations, parameters, states and passes in display order, with a caption and an explanation */
   names: readonly NamedThing[];

@@ -25,7 +25,7 @@ export interface PackedDocument {
   ])[];
   views: Record<string, View>;
   lines: readonly string[];
-  /** runs over the lines of sources.bin and `lines`: first line and number of lines of each run */
+  /** a shader's runs [first line, number of lines, ..] of sources.bin followed by `lines` */
   shaders: Record<string, readonly number[]>;
   kinds: readonly (readonly [
     string,

@@ -24,7 +24,7 @@ export interface MixBytes {
   all: number;
 }
 
-/** A mix for which the shape has programs. */
+/** A mix (the choice of a storage format for each weight) for which the shape has programs. */
 export interface PageMix {
   name: string;
   dtype: "f32" | "f16" | "q8" | "q4" | "q5_1" | "q4_k" | "q5_k" | "q6_k" | "q2_k";
