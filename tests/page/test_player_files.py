@@ -231,8 +231,8 @@ def test_damaged_safetensors_are_refused_with_a_message(tmp_path: Path) -> None:
         ["a"],
         "x is not a valid safetensors file: tensor a is truncated.",
         "x: tensor a has dtype I64; this page reads F32, F16 and BF16.",
-        "x is not a valid safetensors file: tensor a has no place.",
-        "x is not a valid safetensors file: tensor a has no place.",
+        "x is not a valid safetensors file: tensor a lacks a valid shape or valid offsets.",
+        "x is not a valid safetensors file: tensor a lacks a valid shape or valid offsets.",
         "x is not a valid safetensors file: its header is incomplete.",
         "x is not a valid safetensors file: it is too short.",
     ]

@@ -1,5 +1,5 @@
-// Lists the tensor types of GGUF and splits their blocks into levels, scales and minima, as glgpt/gguf/block_types.py
-// does.
+// Lists the tensor types of GGUF and splits their blocks into levels (integers), scales and minima, as
+// glgpt/gguf/block_types.py does.
 
 import { fromFloat16 } from "../gl/float16";
 
@@ -17,17 +17,17 @@ export interface TensorType {
   block: number;
   /** Number of bytes of a block. */
   bytes: number;
-  /** Number of values that share a scale; 0: plain numbers. */
+  /** Number of values that share a scale; 0: the type is not quantised. */
   group: number;
-  /** True if levels count from 0 and a minimum is added. */
+  /** True if levels are not negative and a minimum is added. */
   minimum: boolean;
-  /** Splits the block that starts at byte `from`. Its values start at index `at` of the row. null for plain numbers. */
+  /** Splits the block that starts at byte `from`. Its values start at index `at` of the row. null: not quantised. */
   unpack: ((data: DataView, from: number, row: Row, at: number) => void) | null;
 }
 
 const halfAt = (data: DataView, at: number) => fromFloat16(data.getUint16(at, true));
 
-/** Reads 32 levels of four bits, plus fifth bits from byte `high` on (-1: none). Subtracts `shift` from each level. */
+/** Reads 32 levels of four bits, or of five with the fifth bits from byte `high` (-1: none). Subtracts `shift`. */
 function nibbles(data: DataView, from: number, high: number, shift: number, levels: Uint8Array, at: number): void {
   const fifth = high < 0 ? 0 : data.getUint32(high, true);
   for (let i = 0; i < 16; i++) {
@@ -70,8 +70,8 @@ function superScales(data: DataView, from: number, row: Row, at: number): void {
 }
 
 /**
- * Reads 256 levels of four bits, plus fifth bits from byte `high` on (-1: none). Each 32 bytes hold one group in their
- * low four bits and the next group in their high four bits.
+ * Reads 256 levels of four bits, or of five with the fifth bits from byte `high` (-1: none). Each 32 bytes hold one
+ * group in their low four bits and the next group in their high four bits.
  */
 function superLevels(data: DataView, from: number, high: number, levels: Uint8Array, at: number): void {
   for (let g = 0; g < 8; g += 2) {
@@ -226,7 +226,7 @@ const IQ4_XS: TensorType = {
   name: "IQ4_XS",
   block: 256,
   bytes: 136,
-  group: 16, // each scale of 32 values is stored for two groups
+  group: 16, // a scale is for 32 values, so `Row.scales` holds it twice: for two groups
   minimum: false,
   unpack: (data, from, row, at) => {
     const [whole, upper] = [halfAt(data, from), data.getUint16(from + 2, true)];

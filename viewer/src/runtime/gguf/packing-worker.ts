@@ -5,7 +5,7 @@ import { reason } from "../gl/errors";
 import { extent, pack, type Band, type Packing, type Read } from "./packing";
 
 const AHEAD = 8 << 20;
-const WHOLE = 32 << 20; // maximum bytes of a tensor that is read in one call; each call waits for another process
+const WHOLE = 32 << 20; // maximum bytes of a tensor that is read in one call; a call waits for a process of the browser
 
 export interface Job {
   files: readonly Blob[];
@@ -64,7 +64,7 @@ async function run({ files, packings }: Job): Promise<void> {
   }
 }
 
-/** Returns a `read` for one tensor. If the tensor has at most `WHOLE` bytes, reads it now. */
+/** Returns a function that reads bytes of one tensor. If the tensor has at most `WHOLE` bytes, reads all of it now. */
 async function atOnce({ origin }: Packing, read: Read): Promise<Read> {
   const [start, end] = [origin.offset, origin.offset + extent(origin)];
   if (end - start > WHOLE) return read;

@@ -120,7 +120,7 @@ class Packer {
     return new PageError(`Tensor ${this.packing.name} ${what}.`);
   }
 
-  /** Yields bands: neighbouring columns with all rows of a `Strip`. A row of the file is a column of the texture. */
+  /** Yields bands of a tensor whose rows are columns of the texture. A band is some columns of a `Strip`, whole. */
   async *columnBands(): AsyncGenerator<Band> {
     const { target, storage, origin } = this.packing;
     const wide = Math.max(1, Math.floor(BAND / (16 * target.stored)));
@@ -273,7 +273,7 @@ class Packer {
     return bits;
   }
 
-  /** Yields bands: neighbouring rows of a `Strip`. A row of the file is a row of the texture. */
+  /** Yields bands of a tensor whose rows are rows of the texture. A band is some rows of a `Strip`, whole. */
   async *rowBands(): AsyncGenerator<Band> {
     const { target, storage, origin } = this.packing;
     const [, columns] = origin.stored;
@@ -350,14 +350,14 @@ function* strips(target: Target): Generator<Strip> {
   }
 }
 
-/** Returns the lowest and the highest place. The highest is -1 if all places are padding. */
+/** Returns the lowest and the highest of the row or column numbers `places`. The highest is -1 if all are padding. */
 function range(places: Int32Array): [number, number] {
   let [low, high] = [Infinity, -1];
   for (const place of places) if (place >= 0) [low, high] = [Math.min(low, place), Math.max(high, place)];
   return [low, high];
 }
 
-/** Returns, for each row or column of the texture, its place in the file; -1: padding. */
+/** Returns, for each row (or column, if `axis` is 1) of the texture, its number in the origin's matrix; -1: padding. */
 function places(origin: Origin, count: number, axis: 0 | 1): Int32Array {
   const { heads, matrix, exchanged } = origin;
   const found = new Int32Array(count).fill(-1);

@@ -11,7 +11,7 @@ const MAX_NAME = 256; // maximum bytes of a key or of a tensor's name
 const MAX_DIMENSIONS = 4;
 const MAX_ALIGNMENT = 1 << 20;
 const ALIGNMENT = 32; // default, if the file does not set it
-const FIRST = 1 << 20; // bytes of the first read; each further read has four times as many
+const FIRST = 1 << 20; // bytes of the first read; if the header is longer, four times as many are read from the start
 const [STRING, ARRAY, BOOL] = [8, 9, 7];
 /** Bytes of a value, by type. Strings and arrays have no fixed size. */
 const SIZES: Readonly<Record<number, number>> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 };

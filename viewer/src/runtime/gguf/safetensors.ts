@@ -22,7 +22,8 @@ export async function readSafetensorsHeader(file: Blob, name: string): Promise<M
   for (const [tensor, about] of Object.entries(header)) {
     if (tensor === "__metadata__") continue;
     const { dtype, shape, data_offsets: offsets } = (about ?? {}) as Record<string, unknown>;
-    if (!isCounts(shape) || !isCounts(offsets) || offsets.length !== 2) throw problem(`tensor ${tensor} has no place`);
+    if (!isCounts(shape) || !isCounts(offsets) || offsets.length !== 2)
+      throw problem(`tensor ${tensor} lacks a valid shape or valid offsets`);
     const type = TYPE_NAMES.get(String(dtype));
     if (!type || type.group) {
       throw new PageError(`${name}: tensor ${tensor} has dtype ${String(dtype)}; this page reads F32, F16 and BF16.`);

@@ -39,7 +39,7 @@ export class ContextLost extends Error {
   }
 }
 
-/** The progress of a compilation: `compiled` of its `shaders` are ready. */
+/** The progress of a compilation: the number of its shaders, and how many of them are compiled. */
 export interface Compiling {
   compiled: number;
   shaders: number;
@@ -51,7 +51,7 @@ export class Device {
   renderer = "";
   limits!: Limits;
   storage: Options["storage"] = "float";
-  /** True if the device adds floats by blending. False for software drivers, where another pass is faster. */
+  /** True if the device should add floats by blending. False for software drivers: they add faster in another pass. */
   blends = false;
   /** True if each column of a quad (2 x 2 pixels) has its own derivative: two pixels can then add up their sums. */
   pairs = false;
@@ -61,7 +61,7 @@ export class Device {
   /** Number of the current context. Objects of an earlier context are gone. */
   generation = 0;
   restored: Promise<void> = Promise.resolve();
-  /** Rejects all waits for the restoration of a lost context, now and later, as after `dispose`. */
+  /** Makes `restored` reject if the context is lost now or later. Called when the page disposes of its model. */
   abandon: (error: unknown) => void = () => {};
   private readonly abandoned = new Promise<never>((_, reject) => (this.abandon = reject));
   private probe: TargetProbe | null = null;
@@ -236,8 +236,8 @@ export class Device {
   }
 
   /**
-   * True if an allocation failed since the last check. Waits for the driver. The context has one list of errors: after
-   * an await, the failure may belong to other work, such as training.
+   * True if an allocation failed since the last check. Waits for the driver. The context has one list of errors for all
+   * work, so after an await the failed allocation may be that of other work, such as training.
    */
   get full(): boolean {
     const { gl } = this;

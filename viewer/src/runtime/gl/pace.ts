@@ -5,7 +5,7 @@
 const SLICE = 12; // target milliseconds of a slice
 const AHEAD = 30; // maximum milliseconds of unfinished slices: enough to keep the device busy
 const FIRST = 1; // assumed milliseconds of an average pass before any is measured
-const SMALL = 0.2; // fixed cost of a pass, in multiples of the mean operations per pass
+const SMALL = 0.2; // fixed cost of a pass; the unit is the cost of the mean number of operations of a pass
 
 interface Slice {
   /** Expected milliseconds. */

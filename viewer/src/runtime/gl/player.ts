@@ -11,7 +11,7 @@ import { compileAll } from "./shaders";
 import { yielder } from "./wait";
 
 const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for draws that read its buffer
-const SENT_TOGETHER = 40; // passes from one flush to the next; after each flush, Chrome first checks its fences
+const SENT_TOGETHER = 40; // number of passes from one flush to the next; Chrome checks its fences after each flush
 
 export type Texels = Float32Array | Uint32Array;
 
@@ -85,8 +85,8 @@ export class Player {
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
     /**
-     * Maximum operations of one draw. A costlier pass, unless it has a `row` or `slices`, is drawn in bands: drivers
-     * reset if a draw takes about 2 s.
+     * Maximum number of operations of one draw. A pass with more operations is drawn in bands (several draws), unless
+     * it has a `row` or `slices`, because drivers reset if a draw takes about 2 s.
      */
     private readonly drawFlops = Infinity,
     /** Names of states of equal shape. The followers (all but the first) share the first's texture until `separate`. */
@@ -167,7 +167,7 @@ export class Player {
     return false;
   }
 
-  /** Deletes textures of this player, and all framebuffers and commands, which are made again when needed. */
+  /** Deletes textures of this player, all framebuffers and all commands. The latter two are made again when needed. */
   private drop(textures: readonly WebGLTexture[]): void {
     const { gl } = this.device;
     for (const texture of textures) {
@@ -255,9 +255,9 @@ export class Player {
   }
 
   /**
-   * Replaces the textures of these names: training swaps its pairs of textures with each step. Commands are kept for
-   * each set of textures, so that a swap needs no new commands. If a new texture appears when there are two sets
-   * already, all commands are dropped.
+   * Replaces the textures that have these names, for example after a training step, which swaps pairs of textures. The
+   * commands of entries are stored for each set of textures, so that a swap needs no new commands. If a texture is new
+   * and there are two sets already, all commands are deleted.
    */
   adopt(shared: ReadonlyMap<string, WebGLTexture>): void {
     let known = true;
@@ -286,8 +286,8 @@ export class Player {
   }
 
   /**
-   * Compiles the shaders of entries and lays out the entries' commands, after the work of earlier calls. Await this
-   * before playing the entries.
+   * Compiles the shaders of entries and builds lists of the entries' commands. Begins when earlier calls have finished.
+   * Await this before playing the entries.
    */
   prepare(...entries: string[]): Promise<void> {
     const mine = this.preparing.then(() => this.build(entries));

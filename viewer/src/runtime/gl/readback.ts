@@ -1,10 +1,11 @@
 // Reads texels without blocking the page: copies them into a buffer, sets a fence and polls until the fence has passed.
 //
-// A fence costs Chrome half a millisecond on some GPUs, so reads requested in one task of the page share a fence. Small
-// reads share a buffer, because `getBufferSubData` waits for all commands issued before it, even those issued after the
-// fence. The exception is a buffer for a single fence (STREAM_READ): Chrome copies such a buffer when the fence passes.
-// If the buffer is written or fenced again, Chrome warns and does not copy it early. Therefore all reads and waits of a
-// context share one `Reader`.
+// A fence costs Chrome half a millisecond on some GPUs, so reads requested in one task of the page share a fence.
+//
+// `getBufferSubData` waits for all commands that were issued before the call, even for those issued after the fence. It
+// does not wait for a buffer of usage STREAM_READ that was written once and then fenced once, because Chrome copies
+// such a buffer when the fence passes. Therefore, the small reads of a fence share one buffer, which is not used again.
+// All reads and waits of a context share one `Reader`, so that nothing else sets a fence between a read and its fence.
 
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";
@@ -123,7 +124,7 @@ export class Reader {
     return group;
   }
 
-  /** Reserves the buffer space that holds a read until the read is copied. */
+  /** Reserves space in a buffer, which holds the texels of a read until they are copied to `into`. */
   private place(group: Group, into: Uint8Array): Copy {
     const bytes = into.byteLength;
     let copy: Copy;

@@ -7,8 +7,8 @@ import { pause, TASK } from "./wait";
 import type { Device, Options } from "./device";
 
 export const VERTEX = `#version 300 es
-// One triangle, made from the vertex's number alone. Vertices 0 to 2 cover the viewport; 3 to 5 are corners of the
-// viewport and cover half of it: see \`Device.covering\`. A pass of slices has a triangle for each.
+// One triangle, computed from gl_VertexID. Vertices 0 to 2 cover the viewport; 3 to 5 are corners of the viewport and
+// cover half of it: see \`Device.covering\`. A pass with slices draws one triangle for each slice.
 #ifdef SLICES
 flat out highp int slice_of_k;
 #endif

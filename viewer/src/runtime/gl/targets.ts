@@ -52,7 +52,7 @@ const below = (targets: number) => LEVELS.findLast((level) => level < targets) ?
 
 /**
  * True for Apple's mobile devices, whose drivers wrote wrong numbers to more than `FEW` targets, and for unknown
- * platforms. A first visit on these tests only `FEW` targets.
+ * platforms. On such devices, a first visit tests at most `FEW` targets.
  */
 function isCautious(): boolean {
   const { userAgent, maxTouchPoints } = navigator;

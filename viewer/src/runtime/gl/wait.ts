@@ -30,7 +30,7 @@ export function sleep(ms: number, hidden = false): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Settles as `work` does, or as `instead` returns once `signal` aborts. The work itself continues. */
+/** Settles as `work` does. If `signal` aborts first, settles as the result of `instead`, and the work continues. */
 export async function unlessAborted<T>(
   work: Promise<T>,
   signal: AbortSignal | undefined,

@@ -34,7 +34,7 @@ export interface StreamOptions {
 
 /** Consecutive bytes of a file. */
 export interface Part {
-  /** Position of the first byte. 0 after other parts: the file starts again; the caller must discard those parts. */
+  /** Position of the first byte. If it is 0 after other parts, the file starts again: discard the earlier parts. */
   at: number;
   bytes: Uint8Array<ArrayBuffer>;
   /** Bytes of the whole file; 0: not known. */

@@ -32,7 +32,7 @@ export interface SocketProtocol {
   wanted: () => boolean;
   /** Returns the first message. */
   hello: () => Sent;
-  /** Receives messages until it returns true: the server admits this page. Throws Refused if the server never will. */
+  /** Receives messages until it returns true: the page is admitted. Throws Refused if it will never be admitted. */
   admit: (data: SocketData) => boolean;
   /** Receives all further messages. */
   receive: (data: SocketData) => void;
@@ -93,7 +93,7 @@ export class ReconnectingSocket {
     admitted?.close();
   }
 
-  /** Ends the connection, even if the server has not admitted it. */
+  /** Ends the connection, even if the server has not admitted this page yet. */
   close(): void {
     this.admitted = null;
     this.socket?.close();
