@@ -51,12 +51,13 @@ class _Message(BaseModel):
 
 
 class Ask(_Message):
-    """Requests the token after the last row. The server with the head samples it as a `Sampler` with `seed` would.
+    """Requests the token after the last row.
 
-    `Sampler` is in `inference.sampling`. `draw` is the number of earlier random draws. With `guesses`, the rows are a
-    token and guesses of the tokens after it; the answer has the guesses before the first wrong one, and the token after
-    them. `alternatives` is the number of likeliest tokens to return with each token. `logits` requests all logits of
-    the last row; it has no effect with `guesses`.
+    The server with the head samples this token like a `Sampler` (`inference.sampling`) with `seed`. `draw` is the
+    number of earlier random draws. With `guesses`, the rows are those of a token and of the guesses of the tokens after
+    it. The answer then has the guesses before the first wrong one, and one more token. `alternatives` is the number of
+    likeliest tokens to return with each token. `logits` requests all logits of the last row; it is ignored if there are
+    guesses.
     """
 
     temperature: Annotated[float, Field(ge=0, le=ops.MAX_TEMPERATURE)] = 0.0

@@ -1,11 +1,11 @@
 // The messages of split servers, as in glgpt/wire/messages.py. Written by scripts/generate_schema.py.
 
 /**
- * Requests the token after the last row. The server with the head samples it as a `Sampler` with `seed` would.
- * `Sampler` is in `inference.sampling`. `draw` is the number of earlier random draws. With `guesses`, the rows are a
- * token and guesses of the tokens after it; the answer has the guesses before the first wrong one, and the token after
- * them. `alternatives` is the number of likeliest tokens to return with each token. `logits` requests all logits of the
- * last row; it has no effect with `guesses`.
+ * Requests the token after the last row. The server with the head samples this token like a `Sampler`
+ * (`inference.sampling`) with `seed`. `draw` is the number of earlier random draws. With `guesses`, the rows are those
+ * of a token and of the guesses of the tokens after it. The answer then has the guesses before the first wrong one, and
+ * one more token. `alternatives` is the number of likeliest tokens to return with each token. `logits` requests all
+ * logits of the last row; it is ignored if there are guesses.
  */
 export interface Ask {
   temperature?: number;
