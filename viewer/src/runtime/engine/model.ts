@@ -153,9 +153,9 @@ export class Model {
   }
 
   /**
-   * Loads the page's model, or a model that a visitor opened. `others` settles when the files are fetched that must not
-   * be delayed by weights. Weights of less than `LARGE` bytes are then fetched at once; larger weights are fetched when
-   * the textures exist. If loading fails, the caller must close the loader and release the device, which ends all
+   * Loads the page's model, or a model that a visitor opened. `others` settles when other files, which weights must not
+   * delay, have been fetched. Weights of less than `LARGE` bytes are then fetched at once; larger weights are fetched
+   * when the textures exist. If loading fails, the caller must close the loader and release the device, which ends all
    * unfinished work.
    */
   static async load(
@@ -200,7 +200,7 @@ export class Model {
     );
   }
 
-  /** Builds the model with the best of these recordings. Meanwhile, reads the tokenizer with `words`. */
+  /** Builds the model with the best of these recordings. Reads the tokenizer (`words`) while the shaders compile. */
   private async begin(recordings: Recording[], words: (() => Promise<Vocabulary>) | null): Promise<void> {
     const { device, loader, manifest, modelOptions } = this;
     const storage = modelOptions.storage ?? device.storage;
@@ -337,7 +337,7 @@ export class Model {
     return this.cache.known.length === this.recorded.length;
   }
 
-  /** Compiles the shaders that loading skipped. Texts may be generated meanwhile. Call `useAll` afterwards. */
+  /** Compiles the shaders that loading skipped. Texts may be generated at the same time. Call `useAll` afterwards. */
   async compileLater(): Promise<void> {
     for (const entry of this.compilation.later) if (!this.stale) await this.whole?.player.prepare(entry);
   }

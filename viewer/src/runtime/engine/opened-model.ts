@@ -48,7 +48,7 @@ export interface Openable {
   parameters: number;
   /** Bytes of the files (`file`), of the textures of the weights, and of all textures that generate text (`all`). */
   bytes: { file: number; weights: number; all: number };
-  /** The tokens that can be used: those of the model's context (`context`) or of the page's program, if fewer. */
+  /** Maximum tokens of a text: those of the model's context (`context`), or of the page's program if it has fewer. */
   positions: number;
   context: number;
   tokenizer: boolean;
@@ -108,7 +108,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
   };
 }
 
-/** Returns the types of a file's weights of matrix products. The type with the most values comes first. */
+/** Returns the tensor types of the weights of matrix products in a file. The type with the most values comes first. */
 function typesOf(document: ShapeDocument, places: ReadonlyMap<string, Place>): string[] {
   const counts = new Map<string, number>();
   for (const { name, product, matrix } of document.parameters) {

@@ -20,7 +20,7 @@ export interface Parity {
   /** Mean KL divergence of the logits from the desktop's, in nats. */
   kl: number;
   greedyEqual: boolean;
-  /** True if the first greedy token that differs from the desktop's is as likely as that one, within the tolerance. */
+  /** True if, where the greedy texts first differ, the page's and the desktop's token are equally likely, or nearly. */
   tie: boolean;
   /**
    * The first activation beyond the tolerance, with the page's and the desktop's value where the excess is greatest.

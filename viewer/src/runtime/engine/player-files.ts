@@ -239,7 +239,7 @@ function equal(a: unknown, b: unknown): boolean {
 
 const shown = (value: unknown) => (value === undefined ? "unknown" : JSON.stringify(value).slice(0, 60));
 
-/** Returns the error for a shape without a program, with the command that adds it. */
+/** Returns the error for a shape without a program. The message has the command that adds a program for the shape. */
 function unknownShape(
   name: string,
   sizes: string,

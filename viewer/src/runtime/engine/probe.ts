@@ -1,6 +1,6 @@
-// Chooses how texels are fetched and which recording (a variant of the model's program) is played. Until a driver has
-// been measured, the choice is the default for this kind of GPU. The measurement runs once per driver, when the page is
-// idle, and the next visit uses its results.
+// Chooses the fetch (the GLSL function that reads texels) and the recording (a variant of the model's program). Until a
+// driver has been measured, the choice is the default for this kind of GPU. The measurement runs once per driver, when
+// the page is idle, and the next visit uses its results.
 
 import type { Recording, Tuning } from "./manifest";
 import type { Program } from "../gl/program";

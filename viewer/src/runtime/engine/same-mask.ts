@@ -68,7 +68,7 @@ export class SameMask {
     return kept;
   }
 
-  /** True if the mask has stayed the same, and the device chooses tokens fast enough for two groups. */
+  /** True if the mask has stayed the same, and the device is fast enough to compute a group during a read. */
   private pays({ run, sampler }: Stretch, allowed: Allowed): boolean {
     if (!this.model.sampling.readsOnlyToken(sampler, run.alternatives)) return false;
     return allowed === this.mask && this.streak >= MIN_STREAK && this.sizes.groups > 1;
@@ -80,7 +80,7 @@ export class SameMask {
     this.streak = 0;
   }
 
-  /** Issues the commands that choose a group of tokens. Those that compute the first logits were issued before. */
+  /** Issues the commands that choose a group of tokens. The logits of the first token are already being computed. */
   private issue({ text, count, sampler, drawn }: Stretch, taken: number, allowed: Allowed): void {
     const { cache, sampling, reader } = this.model;
     const size = Math.min(this.sizes.tokens, 1 + Math.floor(this.streak / WAGER), count - this.issued);

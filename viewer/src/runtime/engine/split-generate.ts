@@ -14,7 +14,7 @@ import { Forgotten, type Crossing, type Stepped } from "./split";
 
 /** Returns one token's share of the cost of a round trip for `tokens` tokens. */
 function shared(crossing: Crossing, tokens: number): Crossing {
-  if (tokens === 1) return crossing; // retains `rows`: a prompt's chunk has many rows and one token as its answer
+  if (tokens === 1) return crossing; // with its `rows`: for a prompt's chunk, these are more than one
   const share = (x: number) => x / tokens;
   const { blocks, sent, received, localMs, networkMs, remoteMs } = crossing;
   const ms = { localMs: share(localMs), networkMs: share(networkMs), remoteMs: share(remoteMs) };
@@ -110,7 +110,7 @@ export class SplitGenerator {
     }
   }
 
-  /** Computes the missing rows chunk by chunk and sends their hidden states. Returns the pending answers. */
+  /** Computes the rows that are not held yet, chunk by chunk, and sends their hidden states. Returns the answers. */
   private async send(ids: readonly number[], ask: Ask, guesses: readonly number[]): Promise<Promise<Stepped>[]> {
     const { split } = this;
     const { cache, placement } = this.model;

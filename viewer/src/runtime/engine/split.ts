@@ -248,7 +248,7 @@ export class Split {
     waiting.resolve({ header, payload, bytes, networkMs: Math.max(0, performance.now() - waiting.sent - there) });
   }
 
-  /** Sends a request and resolves to its answer. Rejects with `Forgotten` if there is no connection. */
+  /** Sends a request and resolves to its answer. Rejects with `Forgotten` if the page is not connected. */
   private ask(header: Omit<Step, "seq"> | Omit<Look, "seq">, payload: Uint8Array): Promise<Answer & { sent: number }> {
     const { socket } = this;
     if (!socket.connected) return Promise.reject(new Forgotten(this.held.length));

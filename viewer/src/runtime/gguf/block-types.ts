@@ -27,7 +27,10 @@ export interface TensorType {
 
 const halfAt = (data: DataView, at: number) => fromFloat16(data.getUint16(at, true));
 
-/** Reads 32 levels of four bits, or of five with the fifth bits from byte `high` (-1: none). Subtracts `shift`. */
+/**
+ * Reads 32 levels: four bits of each from byte `from` on and, unless `high` is -1, the fifth bits from byte `high` on.
+ * Subtracts `shift` from each level.
+ */
 function nibbles(data: DataView, from: number, high: number, shift: number, levels: Uint8Array, at: number): void {
   const fifth = high < 0 ? 0 : data.getUint32(high, true);
   for (let i = 0; i < 16; i++) {
@@ -70,8 +73,8 @@ function superScales(data: DataView, from: number, row: Row, at: number): void {
 }
 
 /**
- * Reads 256 levels of four bits, or of five with the fifth bits from byte `high` (-1: none). Each 32 bytes hold one
- * group in their low four bits and the next group in their high four bits.
+ * Reads 256 levels: four bits of each from byte `from` on and, unless `high` is -1, the fifth bits from byte `high` on.
+ * Each 32 bytes hold one group in their low four bits and the next group in their high four bits.
  */
 function superLevels(data: DataView, from: number, high: number, levels: Uint8Array, at: number): void {
   for (let g = 0; g < 8; g += 2) {

@@ -5,7 +5,7 @@ import { reason } from "../gl/errors";
 import { extent, pack, type Band, type Packing, type Read } from "./packing";
 
 const AHEAD = 8 << 20;
-const WHOLE = 32 << 20; // maximum bytes of a tensor that is read in one call; a call waits for a process of the browser
+const WHOLE = 32 << 20; // maximum bytes of a tensor that is read in one call, as each call waits for another process
 
 export interface Job {
   files: readonly Blob[];

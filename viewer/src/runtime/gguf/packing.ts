@@ -120,7 +120,7 @@ class Packer {
     return new PageError(`Tensor ${this.packing.name} ${what}.`);
   }
 
-  /** Yields bands of a tensor whose rows are columns of the texture. A band is some columns of a `Strip`, whole. */
+  /** Yields bands of a tensor whose rows are the texture's columns. A band is made of whole columns of a `Strip`. */
   async *columnBands(): AsyncGenerator<Band> {
     const { target, storage, origin } = this.packing;
     const wide = Math.max(1, Math.floor(BAND / (16 * target.stored)));
@@ -273,7 +273,7 @@ class Packer {
     return bits;
   }
 
-  /** Yields bands of a tensor whose rows are rows of the texture. A band is some rows of a `Strip`, whole. */
+  /** Yields bands of a tensor whose rows are the texture's rows. A band is made of whole rows of a `Strip`. */
   async *rowBands(): AsyncGenerator<Band> {
     const { target, storage, origin } = this.packing;
     const [, columns] = origin.stored;

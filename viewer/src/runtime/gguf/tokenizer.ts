@@ -27,6 +27,7 @@ export interface TokenizerFiles {
   roles: Record<string, string>;
   /** The ids that end a text or a message. */
   ends: number[];
+  /** The chat template; null: none. */
   template: string | null;
 }
 

@@ -67,7 +67,7 @@ export class Device {
   private probe: TargetProbe | null = null;
   private maxViewport = 0;
   private readonly formats = new WeakMap<WebGLTexture, TextureFormat>();
-  /** The combinations of formats that are known to be complete in this context. Each check waits for the driver. */
+  /** Combinations of formats to which this context can draw. They are stored because a check waits for the driver. */
   private readonly complete = new Set<string>();
   private readonly loss = signal(false);
   private readonly compilations = signal<readonly Compiling[]>([]);
@@ -181,8 +181,8 @@ export class Device {
   /**
    * Returns the size of the viewport, and the index of the first of the three vertices with which `VERTEX` (shaders.ts)
    * covers `width` x `height` pixels. Mesa's software drivers clip a triangle that extends beyond the viewport into two
-   * triangles. If both triangles touch a block of pixels, the driver shades this block twice. In a viewport of twice
-   * the size, the triangle lies inside, and the framebuffer or the scissor limits the pixels.
+   * triangles. If both triangles touch a block of pixels, the driver shades this block twice. For these drivers, the
+   * viewport has twice the size, so that it contains the triangle; the framebuffer or the scissor limits the pixels.
    */
   covering(width: number, height: number): [width: number, height: number, first: number] {
     const inside = this.software && 2 * Math.max(width, height) <= this.maxViewport;

@@ -17,7 +17,7 @@ export type Texels = Float32Array | Uint32Array;
 
 /**
  * A block of `rows` rows of `width` texels, starting at (x, y) of a layer. A row of the uploaded data has `stride`
- * texels; the block starts after the first `skip` of them.
+ * texels. The first `skip` texels of each row, and those after the block's `width`, are not uploaded.
  */
 export interface Block {
   layer: number;

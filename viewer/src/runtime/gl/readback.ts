@@ -50,7 +50,7 @@ const readers = new WeakMap<Device, Reader>();
 export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Group[] = [];
-  /** Running mean of the milliseconds from one passed fence, or from a first read, to the next passed fence. */
+  /** Running mean of the ms until a fence passes, from the previous one, or from a read if none was waiting. */
   private between = 2;
 
   private readonly generation: number;

@@ -35,7 +35,7 @@ interface Remembered extends Drawable {
   failed: number;
 }
 
-/** The formats of textures in WebGL2. */
+/** The names of the texture formats in WebGL2. */
 export const INTERNAL = { float: "RGBA32F", half: "RGBA16F", uint: "RGBA32UI" } as const;
 const LEVELS = [1, 2, 4, 8];
 /** The minimum number of targets: every WebGL2 device has them, and models need them. */
@@ -44,7 +44,7 @@ const EXTRAS = 16; // stored as `trying` while blending, derivatives and 16-bit 
 const SIZE = 2; // texels per side
 const VERSION = 3; // version of the stored results
 
-/** The extras of a device before they are tested. */
+/** The results for blending, derivatives and 16-bit floats before these are tested. */
 const NO_EXTRAS = { blends: false, pairs: false, float16: false };
 
 /** Returns the greatest of `LEVELS` that is less than a number of targets; 1 if there is none. */
@@ -78,8 +78,9 @@ export class TargetProbe {
   /**
    * Returns the results of the test draws, with at most `announced` targets. If an earlier visit stored results, uses
    * these without drawing. Throws PageError if no target holds the drawn numbers. Also throws PageError if the context
-   * is lost. The next visit then tests fewer targets, but never fewer than models need. If the context was lost during
-   * the later tests, the next visit uses neither blending, derivatives nor 16-bit floats.
+   * is lost. If this happened in the test of a number of targets, the next visit tests fewer targets, but never fewer
+   * than models need. If it happened in the tests of blending, derivatives and 16-bit floats, the next visit uses none
+   * of the three.
    */
   find(announced: number): Drawable {
     const { gl } = this;

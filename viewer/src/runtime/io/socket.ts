@@ -18,7 +18,7 @@ export interface SocketTimes {
   admit: number;
   /** Time for which `connect` keeps trying. */
   retry: number;
-  /** Mean time between attempts: `first` after a first failure, then doubled up to `most`; `heard` after an answer. */
+  /** Mean time before an attempt: `heard` after an answer; `first` after a failure, then doubled up to `most`. */
   wait: { first: number; heard: number; most: number };
   /** Time without a message after which the connection is closed. */
   stall?: number;
