@@ -20,16 +20,17 @@ from glgpt.system.files import holds_manifest, read_json, staged_folder, written
 from glgpt.system.outputs import output_folder, would_be_deleted
 
 MANIFEST = "manifest.json"
-OF_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")  # written by file managers into folders that are looked at
+OF_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")  # files that file managers write into any folder
 GROUPS = ("attention", "hidden", "logits")
-MASKED = -1e29  # scores at or below this value are masked: the query does not attend to these positions
-TOP, PAGE = 8, 48  # maximum likeliest tokens per position, and maximum positions, in a picture of predictions
+MASKED = -1e29  # a score at or below this value is masked: the query does not attend to the key
+TOP, PAGE = 8, 48  # maximum numbers of tokens per position, and of positions, in a picture of predictions
 
 
 def parse_range(text: str | None, count: int, what: str) -> list[int]:
-    """Returns the sorted numbers in a list such as `0,3-5`, each below `count`; for None, all numbers below `count`.
+    """Returns the sorted numbers that `text` lists, such as `0,3-5`; for None, all numbers below `count`.
 
-    Raises GlgptError for other text, and for a number that is not below `count`; the message calls the numbers `what`.
+    Raises GlgptError if `text` is not such a list, or if a number in it is not below `count`. `what` is the word for
+    the numbers in the message, such as "layers".
     """
     if text is None:
         return list(range(count))
@@ -46,7 +47,7 @@ def parse_range(text: str | None, count: int, what: str) -> list[int]:
 
 
 def heads_in(activation: Activation, chosen: Sequence[int]) -> list[int]:
-    """Returns the chosen heads that the activation has: keys and values may have fewer heads than queries."""
+    """Returns those of the chosen heads that the activation has: keys and values may have fewer heads than queries."""
     return [head for head in chosen if head < activation.heads]
 
 
@@ -70,7 +71,7 @@ class Dump:
         self.subtitle = f"{self.model.name}, {len(self.ids)} tokens"
 
     def path(self, file: str, **about: Any) -> Path:
-        """Returns the path of `file`, and adds the file to the manifest with the fields `about`."""
+        """Returns the path at which to write `file`; adds the file to the manifest, with the fields `about`."""
         path = self.out / file
         path.parent.mkdir(parents=True, exist_ok=True)
         self.files.append({"file": file, **about})
@@ -129,7 +130,7 @@ class Dump:
             plots.top_predictions(probabilities[here], words[here], right[here], self.labels[here], title, path)
 
     def named(self, names: Sequence[str]) -> None:
-        """Draws a heat map of each of these activations; for one with heads, one for each chosen head that it has."""
+        """Draws a heat map of each of these activations, or of each chosen head if the activation has heads."""
         if not names:
             return
         _, cache = self.model.run_with_cache(self.ids, names)
@@ -142,7 +143,7 @@ class Dump:
                     self.heat_map(name, array[head], head=head)
 
     def heat_map(self, name: str, array: np.ndarray, folder: str = "", head: int | None = None) -> None:
-        """Draws an activation, which has a row for each token, as a heat map."""
+        """Draws a heat map of an array with a row for each token: an activation, or one of its heads."""
         from glgpt.plots import activations as plots
 
         tag, title = ("", name) if head is None else (f"-head-{head:02}", f"{name}, head {head}")
@@ -152,7 +153,7 @@ class Dump:
         plots.heat_map(array, self.labels, f"{title}   {self.subtitle}", path, square)
 
     def raw(self, names: Sequence[str]) -> None:
-        """Writes textures in their memory layout: texels as `.npy`, and an RGBA image with values scaled to bytes."""
+        """Writes the textures of these activations: the texels as `.npy`, and as an RGBA image."""
         from PIL import Image
 
         for name, textures in self.model.raw(self.ids, names).items():
@@ -180,9 +181,10 @@ def texel_image(texels: np.ndarray, fmt: Format, floor: float | None = None) -> 
 
     A texel may hold values of several column tiles. Each column tile of each layer becomes an image of [height, width],
     and the n images are drawn side by side. Returns the bytes of the picture, [height, n * width, 4], and the values
-    that bytes 0 and 255 stand for. Values at or below `floor` become byte 0 and do not affect this range.
+    that bytes 0 and 255 stand for. Values at or below `floor` (masked scores) become byte 0; byte 0 stands for the
+    smallest value above `floor`.
     """
-    if fmt.texture == "float" and texels.dtype == np.uint32:  # bits of floats, if the device cannot render floats
+    if fmt.texture == "float" and texels.dtype == np.uint32:  # the device cannot render floats: bits of floats
         texels = np.ascontiguousarray(texels).view(np.float32)
     tiles = fmt.unpack(texels).reshape(*texels.shape[:3], fmt.column_tiles_per_texel, 4)
     texels = tiles.transpose(0, 3, 1, 2, 4).reshape(-1, *texels.shape[1:])
@@ -207,9 +209,9 @@ def dump(
     """Writes pictures, selected by `what`, and `manifest.json` to the folder `out`; returns the manifest.
 
     `what` lists groups (`attention`, `hidden`, `logits`) and names of activations, with wildcards (`h.*.mlp.act`). With
-    `raw`, the textures of these activations are written too. All files appear together when the last one is drawn. If
-    `out` holds an earlier dump, the new one replaces it. Before anything is written, raises GlgptError for invalid ids
-    or a name, layer or head that the model does not have, and FileError as `checked_out` does.
+    `raw`, the textures of these activations are written too. The folder `out` appears when all files are complete. If
+    `out` holds an earlier dump, the new dump replaces it. Raises GlgptError for invalid ids, and for a name, a layer or
+    a head that the model does not have; raises FileError as `checked_out` does. No file is written then.
     """
     known = list(model.config.activations)
     what = [n for name in what for n in ([name] if name in GROUPS else selected(name, known, model.name))]
@@ -221,14 +223,14 @@ def dump(
     model.check_ids(ids)
     with staged_folder(checked_out(out), replace=True) as folder:
         manifest = _draw(model, ids, folder, what, chosen_layers, chosen_heads, raw, progress)
-        checked_out(out)  # again: another program may have written to the folder since
+        checked_out(out)  # again: another program may have written to `out` meanwhile
         return manifest
 
 
 def checked_out(out: str | Path) -> Path:
-    """Returns a folder for pictures: an unused name, an empty folder or an earlier dump.
+    """Returns the path `out` if a dump may use it: an unused name, an empty folder or an earlier dump.
 
-    Raises FileError for anything else, and for an earlier dump to which other files were added.
+    Raises FileError for any other file or folder, and for an earlier dump to which other files were added.
     """
     path = output_folder(out, ("earlier dump", lambda folder: holds_manifest(folder, {"tokens", "labels", "files"})))
     if other := _not_of_dump(path):
@@ -237,7 +239,7 @@ def checked_out(out: str | Path) -> Path:
 
 
 def _not_of_dump(folder: Path) -> Path | None:
-    """Returns the first file in the folder that the manifest of the folder does not list; None if there is none."""
+    """Returns the first file in the folder that neither a dump nor a file manager wrote; None: there is none."""
     held = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
     if not held:
         return None

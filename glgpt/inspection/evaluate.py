@@ -33,10 +33,10 @@ def evaluate(
 ) -> Evaluation:
     """Returns a model's mean loss over every token of `text` except the first; each token is predicted once.
 
-    The text is read in consecutive windows of `window` tokens (default: the model's context); the context of a token is
-    the part of its window that precedes it. `bits_per_byte` divides the total loss by the bytes of the text. Raises
-    GlgptError if the model has no tokenizer, the window is out of range, the text has fewer than 2 tokens, or a logit
-    is not finite.
+    The text is divided into consecutive windows of `window` tokens (default: the model's context). At each token of a
+    window, the model predicts the next token of the text from the tokens of the window so far. `bits_per_byte` divides
+    the total loss by the bytes of the text. Raises GlgptError if the model has no tokenizer, the window is out of
+    range, the text has fewer than 2 tokens, or a logit is not finite.
     """
     ids, window = ids_and_window(model, text, window)
     predicted = len(ids) - 1

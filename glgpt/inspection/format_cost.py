@@ -58,7 +58,7 @@ def cache_file() -> Path:
 
 
 def remembered_cost(checkpoint: Checkpoint, dtype: str) -> FormatCost | None:
-    """Returns the cached cost of these weights in this format, measured on any device, or None."""
+    """Returns the cached cost of these weights in this format, whichever device measured it; None: not cached."""
     found = _known().get(_key(checkpoint, dtype))
     try:
         return FormatCost(float(found["kl"]), int(found["tokens"])) if isinstance(found, dict) else None
@@ -76,9 +76,9 @@ def measure_cost(
 ) -> FormatCost:
     """Compares a format with f32 on an English text, or on a text that the model generates; caches the result.
 
-    `model` is the checkpoint, already loaded in this format (None: it is loaded here). `options` are those of
-    `LanguageModel`. Raises NotMeasuredError if the model cannot run in f32, for example because it does not fit into
-    memory.
+    `model` is the checkpoint, already loaded in the format `dtype` (None: this function loads the checkpoint).
+    `options` are those of `LanguageModel`. Raises NotMeasuredError if the model cannot run in f32, for example because
+    it does not fit into memory.
     """
     settings = settings or DeviceSettings()
     short = checkpoint.shortened(min(WINDOW, model.max_context if model else WINDOW))
@@ -117,7 +117,7 @@ def _check_memory(checkpoint: Checkpoint, settings: DeviceSettings) -> None:
 
 
 def _ids(plain: LanguageModel, tokenizer: Tokenizer | None) -> list[int]:
-    """Returns the ids of `TEXT` without the characters that the tokenizer cannot encode.
+    """Returns ids of `TEXT`, up to the model's context, without the characters that the tokenizer cannot encode.
 
     Without a tokenizer, or if fewer than `MIN_TOKENS` tokens remain, returns ids that the model generates.
     """

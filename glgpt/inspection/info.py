@@ -22,10 +22,10 @@ def describe(
     max_texture_memory: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Returns all devices, the chosen device's limits and kernels, and the texture memory that `model` would need.
+    """Returns all devices, the limits and the kernel of the chosen one, and the texture memory that `model` would need.
 
     `options` are the fields of `DeviceSettings`. The model's files are checked, but its weights are not loaded. Raises
-    GlgptError in the cases in which loading the model raises it.
+    GlgptError if the model could not be loaded.
     """
     settings = DeviceSettings(**options)
     chosen, choice = settings.open()

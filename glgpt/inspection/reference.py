@@ -24,7 +24,7 @@ WRITE = "write a reference with glgpt logits TEXT --out FILE.npz, or give --refe
 
 @dataclass
 class Case:
-    """One sequence: its token ids, and the arrays of a reference by activation; `logits` is required."""
+    """One sequence: its token ids, and the reference's activations by name, of which `logits` is required."""
 
     name: str
     tokens: list[int]
@@ -33,12 +33,13 @@ class Case:
 
 
 def load_reference(path: str | Path) -> list[Case]:
-    """Reads the cases of a `.npz`: the arrays `tokens`, `logits`, `greedy`, and activations by their names.
+    """Reads the cases of a `.npz`: `tokens`, `logits`, and optionally `greedy` and activations by their names.
 
     If there are several cases, the names of their arrays are prefixed with `0.`, `1.` and so on. `attention` [layer,
-    head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into arrays that are
-    named as the activations. An array `greedy` without a prefix belongs to the case with which it shares the most
-    tokens from the start. Raises GlgptError for a file, an array or a shape that cannot be compared.
+    head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into arrays with the
+    names of activations. If an array `greedy` has no prefix, it belongs to the case whose tokens have the longest
+    common prefix with it. Raises GlgptError if the file cannot be read, or if an array is missing or has a wrong type
+    or shape.
     """
     stored, file = _stored(path), quoted(path, 300)
     groups: dict[str, dict[str, np.ndarray]] = {}

@@ -1,4 +1,4 @@
-"""Defines the models: a decoder that has variants, and model families, whose descriptions choose the variants.
+"""Defines the models: one decoder with variants, and model families, each of which selects some of the variants.
 
 `spec` describes a decoder, `network` records its shader passes with `ops`, and `families` has the description of each
 model family, such as Llama. The package reads no files.
@@ -41,7 +41,7 @@ def from_dict(config: Mapping[str, Any]) -> ModelConfig:
 
 
 def from_fields(fields: Mapping[str, Any]) -> ModelConfig:
-    """Returns the configuration that has these fields, as `ModelConfig.fields` returns them.
+    """Reverses `ModelConfig.fields`: returns the configuration that has these fields.
 
     Raises GlgptError if the family (`model_type`) is missing or unknown, and TypeError for unknown fields.
     """

@@ -54,10 +54,10 @@ Kind = Literal["rows", "heads", "cache", "scores", "pattern"]
 class Activation:
     """One named activation and the shape of the matrix that holds it in a texture.
 
-    `kind` is `rows` (the matrix has a row for each token), `heads` (a row for each token, with each head padded to
-    whole texels), `cache` (a row for each position of the context, with padded heads), or `scores` or `pattern` (row
-    token * heads + head has a column for each key). `width` is the number of values in a row, or in a head if `kind` is
-    `heads` or `cache`.
+    `kind` describes the rows of the matrix. `rows`: one for each token. `heads`: one for each token, with all heads,
+    each padded to whole texels. `cache`: the same, but one for each position of the context. `scores` and `pattern`:
+    row token * heads + head is for this token and this head, and has a column for each key. `width` is the number of
+    values in a row, or in a head if `kind` is `heads` or `cache`.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Activation:
 
     @property
     def row_width(self) -> int:
-        """Returns the number of values in a row without padding, including all heads that are side by side."""
+        """Returns the number of values in a row without padding; a row of `heads` or `cache` holds all heads."""
         return self.width * (self.heads if self.kind in ("heads", "cache") else 1)
 
     @property
@@ -104,7 +104,7 @@ class Activation:
         return (self.heads, tokens, self.width) if self.kind == "cache" else (tokens, self.row_width)
 
     def attended(self, start: int, valid: int, total: int) -> NDArray[np.bool_]:
-        """Returns to which of the first `total` keys each of `valid` tokens from `start` on attends, `[valid, total]`.
+        """Returns booleans `[valid, total]`: whether token `start` + row attends to the key of the column.
 
         The activation must be scores or a pattern.
         """

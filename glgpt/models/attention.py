@@ -57,7 +57,7 @@ def prefill(net: Network, x: Tensor, i: int, t: int, normed: Layout) -> Tensor:
 
 
 def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
-    """Records and returns queries, keys and values of block i for all rows of a, the input of attention."""
+    """Records and returns the queries, keys and values of block i for all rows of `a`, the input of attention."""
     c, rec, outs = net.config, net.rec, [net.heads_of(i, part, t) for part in PARTS]
     if "qkv" in c.tensors:
         qkv = net.matmul(a, c.tensor("qkv", i), in_block(i, QKV))  # (t, 3 C)
@@ -75,7 +75,7 @@ def _heads(net: Network, a: Tensor, i: int, t: int) -> list[Tensor]:
 
 
 def _plain(config: ModelConfig) -> bool:
-    """True if heads have no norm or rotation and do not share keys: `split_qkv` then copies them from the product."""
+    """True if `split_qkv` can copy q, k and v from the product: no norm, no rotation, and no heads that share keys."""
     return config.positions == "absolute" and config.group == 1 and not config.qk_norm
 
 
@@ -118,7 +118,7 @@ def _pattern(net: Network, q: Tensor, k: Tensor, i: int, t: int, tile_rows: int)
 
 
 def _ends_at_position(net: Network, name: str) -> bool:
-    """True if nothing reads those values of scores or of a pattern that are for keys after the token of the row."""
+    """True if nothing reads the values of scores or of a pattern for keys after the token of their row."""
     return net.cached and net.edits is None and name not in net.names
 
 
@@ -133,8 +133,8 @@ def _drawn_keys(net: Network, name: str, t: int) -> int:
 def decode(net: Network, row: DecodedRow, i: int) -> DecodedRow:
     """Records the attention of block i for one row at position pos, or for one row of each text.
 
-    Returns the row of the residual stream after attention. Unless attention and MLP are parallel, the row is prepared
-    for the norm before the MLP, if the model has this norm.
+    Returns the row of the residual stream after attention. If the MLP reads the norm of this row, the row is prepared
+    for this norm (`Network.added`).
     """
     c, rec = net.config, net.rec
     q, k, v = caches = [net.cache(i, part) for part in PARTS]
@@ -174,7 +174,9 @@ def _place_heads(net: Network, heads: Mapping[str, ops.HeadColumns], caches: Seq
 def _attended(net: Network, q: Tensor, k: Tensor, v: Tensor, i: int) -> ops.Row:
     """Records and returns the output of attention of block i for one row, or for one row of each text."""
     c, scores, name = net.config, _scores_of(net, q, k, i), in_block(i, Z)
-    if net.kernel.blends and not net.rows:  # otherwise a text's bits would depend on the texts next to it
+    # The length of a range depends on the position in `attend_ranges`, but is fixed in `attend_row`. Texts that are
+    # decoded side by side need a fixed length, so that a text's bits do not depend on the other texts.
+    if net.kernel.blends and not net.rows:
         return ops.attend_ranges(net.rec, scores, v, c.n_head, name, c.group, c.window_of(i))
     return ops.attend_row(net.rec, scores, v, c.n_head, name, net.keys, c.group, net.rows)
 

@@ -38,10 +38,10 @@ def prefill(net: Network, x: Tensor, i: int, normed: Layout, before: Tensor) -> 
 
 
 def _fused(net: Network, i: int) -> bool:
-    """True if the product itself can apply the activation function.
+    """True if the pass of the product can also apply the activation function.
 
-    Nothing may then read the values before the function, and the network must not be that of training in a packed
-    format (`Network.trains_packed`).
+    It cannot if an output, an edit or the backward pass needs the values before the function, or if training stores the
+    inputs of products in a packed format (`Network.trains_packed`).
     """
     return not net.apart(in_block(i, PRE)) and not net.rec.tape and not net.trains_packed
 
@@ -53,7 +53,7 @@ def _plain(net: Network, m: Tensor, i: int) -> Tensor:
         return net.keep(net.matmul(m, up, name, kind))
     pre = net.keep(net.matmul(m, up, in_block(i, PRE)))
     y = ops.act(net.rec, pre, kind, pre.layout, name)
-    if net.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # a large part of what a block would store
+    if net.format.packed and y.layout.nbytes > KEPT_PER_LAYER:  # too large to store for the backward pass
         net.rec.not_kept(y, lambda: ops.act(net.rec, pre, kind, pre.layout, name))
     return net.keep(y)
 

@@ -1,4 +1,4 @@
-"""Captions and explanations of parameters, activations, states and passes, which the page displays."""
+"""Holds the captions and explanations of parameters, activations, states and passes that the page displays."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ DecodedRow = ops.NormedRow | ops.Stream  # a row of the residual stream, before 
 # has only a few bits for them.
 MANY_ROWS = 256
 
-# Activation that attention or MLP adds to the stream -> the activation before the norm that produces it.
+# With norms after attention and MLP: activation that such a norm produces -> the activation that the norm reads.
 PROJECTED_OF = {ATTN_OUT: PROJECTED, MLP_OUT: HIDDEN_OUT}
 # Activation that a norm produces -> the role of the norm's tensors.
 NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm", ATTN_OUT: "post_1", MLP_OUT: "post_2"}
@@ -64,7 +64,7 @@ class Batch:
 
 
 class SupportsEdits(Protocol):
-    """Changes of activations (interventions), each recorded where its activation is computed."""
+    """Records interventions: changes of activations, each after the passes that compute the activation."""
 
     @property
     def names(self) -> Container[str]:
@@ -90,14 +90,15 @@ class Network:
 
     `names` are activations to list as outputs; each gets a separate tensor instead of being fused with others. With
     f32, `prefill` divides the residual stream and the outputs of norms and products into the kernel's tiles. With a
-    packed format, weights and the inputs of products of several rows are stored in that format; these inputs have 8 row
-    tiles (4 if the device has fewer than 8 draw buffers), and their column tiles share texels. The residual stream and
-    attention stay f32. A quantised format applies to weights only: the inputs of products are stored in its
-    `activations` format, which is also what the attributes `dtype` and `format` name. The same holds for
-    `StoredFormats`, which has a format for each weight.
+    packed format (a texel holds more than four values), weights and the inputs of products of several rows are stored
+    in that format. These inputs have 8 row tiles (4 if the device has fewer than 8 draw buffers), and their column
+    tiles share texels. The residual stream and attention stay f32. A quantised format applies to weights only. The
+    inputs of products are then stored in the format that `Format.activations` names, and the attributes `dtype` and
+    `format` describe this format. `StoredFormats`, which has a format for each weight, also names a format for the
+    inputs of products.
 
     `role` is the role of the parameters' textures: "state" if training writes them, otherwise "weight". If training
-    writes the parameters, they are f32 whatever the dtype, and the heads and the pattern of attention are stored in the
+    writes the parameters, they are f32 whatever the dtype, and queries, keys, values and patterns are stored in the
     format of the inputs of products.
 
     With a `Batch`, `prefill` records the forward pass of its sequences. With `SideBySide` as the batch, `decode` runs
@@ -136,11 +137,11 @@ class Network:
         self.stream: list[Tensor] = []  # the residual stream in the last `prefill`: before and after each block
 
     def _splits(self) -> ops.Splits | None:
-        if self.role == "state":  # the same on all devices: the page and resumed runs must get equal sums
+        if self.role == "state":  # the same on all devices, so that the page and resumed runs get equal sums
             return ops.TRAINING_SPLITS
         if not self.kernel.suits_software:
             return ops.GPU_SPLITS
-        # On software GL, splitting the inner dimension K does not speed up packed products or products without caches.
+        # On software GL, splitting the inner dimension K does not speed up products of packed inputs or of a `Batch`.
         return ops.SOFTWARE_SPLITS if self.cached and not self.format.packed else None
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -407,8 +408,8 @@ class Network:
     def add_linear(self, x: Tensor, y: Tensor, linear: str, out: str, total: str, site: int) -> Tensor:
         """Records and returns x + linear(y), or x + norm(linear(y)) if the model has a norm after the layer.
 
-        `total` is the name of the result, and `out` is the name of the term that is added to x. That term gets its own
-        tensor if it is normed, an output or edited, or if there is dropout; `site` is the number of the dropout.
+        `total` is the name of the result, and `out` is the name of the term that is added to x. The term gets its own
+        tensor if a norm, an edit or dropout changes it, or if it is an output. `site` is the number of the dropout.
         """
         if self.config.norm_after:
             product = self.keep(self.matmul(y, linear, in_block(self._layer(out), PROJECTED_OF[part_of(out)])))
@@ -445,7 +446,10 @@ class Network:
             self.rec.output(ops.from_stream(self.rec, row, HIDDEN) if isinstance(row, ops.Stream) else row.x, HIDDEN)
 
     def _first_row(self, x: Tensor, norm: str | None) -> DecodedRow:
-        """Returns the row before the first block; `norm` is the activation that its norm produces (None: no norm)."""
+        """Returns the row before the first block.
+
+        `norm` is the activation that the norm of this row produces (None: no norm).
+        """
         strides = self._stream_strides()
         if strides and norm:
             c, gain = self.config, self.gain(norm)
@@ -468,9 +472,9 @@ class Network:
     def decode_block(self, row: DecodedRow, i: int, following: str | None) -> DecodedRow:
         """Records block i for one row at position `pos`, or for one row of each text; returns the row after the block.
 
-        `following` is the activation that the next norm produces (None: no norm follows). A product is computed from
-        the row before its norm, and the norm is then applied to the product: one pass cannot both write a row and read
-        the row's mean, and every additional pass costs time.
+        `following` is the activation that the next norm produces (None: no norm follows). Products read the row before
+        the norm, and the norm is applied to the products. The reason is that a pass which writes a row cannot also read
+        the row's mean, and that a separate pass for the norm would cost time.
         """
         return mlp.decode(self, attention.decode(self, row, i), i, following, row)
 
@@ -485,7 +489,7 @@ class Network:
     def row_sum(
         self, x: Tensor, norm: str | None, name: str, y: ops.Row | None = None, linear: str | None = None
     ) -> ops.NormedRow:
-        """Records x + linear(y) for one row, prepared for the next norm; without `linear`, only prepares x.
+        """Records x + linear(y) for one row, and what its next norm needs; without `linear`, the sum is x.
 
         `norm` is the activation that the next norm produces (None: no norm follows), and `name` is the sum's name.
         """
@@ -499,8 +503,9 @@ class Network:
     def added(self, row: DecodedRow, norm: str | None, total: str, y: ops.Row, linear: str, out: str) -> DecodedRow:
         """Records row + linear(y), or row + norm(linear(y)) if the model has a norm after the layer.
 
-        Returns the new row, prepared for the next norm. `norm` is the activation that this norm produces (None: no norm
-        follows), `total` is the name of the sum, and `out` is the name of the term that is added.
+        Returns the new row with what its next norm needs (`ops.NormedRow`). `norm` is the activation that this norm
+        produces (None: no norm follows), `total` is the name of the sum, and `out` is the name of the term that is
+        added.
         """
         if isinstance(row, ops.Stream):
             ops.add_product(self.rec, y, *self.linear(linear), row, total)
@@ -562,7 +567,7 @@ class Network:
         self.choose(ops.row_sum(self.rec, x, gain, eps, "last", row=row, offset=offset))
 
     def choose(self, row: DecodedRow) -> None:
-        """Records the logits of a row of the residual stream, and passes that write its best token to `token`."""
+        """Records the logits of a row of the residual stream, and passes that write the best token to `token`."""
         name, folded = "logits.partial_sums", self._folded(self.head.name, self.head)
         normed: ops.Normed
         if isinstance(row, ops.Stream):

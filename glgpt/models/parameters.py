@@ -114,9 +114,9 @@ class Parameter:
     def arrange(self, array: NDArray[Any] | Blocks) -> NDArray[Any] | Blocks:
         """Returns the matrix `[rows, cols]` of the texture, from the array in the checkpoint.
 
-        The result shares memory with the array if possible. `Blocks` have the axes of the texture's matrix already, but
-        their heads are not yet sorted and padded. For `Blocks`, the result is `Blocks` too if `keeps_blocks`, otherwise
-        a float32 array.
+        The result shares memory with the array if possible. `Blocks` (quantised blocks of a file) have the axes of the
+        texture's matrix already, but their heads are not yet sorted and padded. The result for `Blocks` is `Blocks` if
+        `keeps_blocks`, otherwise a float32 array.
         """
         if isinstance(array, Blocks):
             if self.keeps_blocks:
@@ -143,8 +143,8 @@ class Parameter:
     def _in_heads(self, found: NDArray[Any]) -> NDArray[Any]:
         """Returns a matrix with its heads sorted and padded.
 
-        The matrix holds the values or levels of the parameter, or the scales or minima of its quantised blocks, in
-        fewer rows.
+        The matrix holds the parameter's values or levels (quantised integers). Or it holds the scales or the minima of
+        quantised blocks, and then has fewer rows.
         """
         if self.heads is not None and self.heads.alternating > 1:
             found = self.heads.sorted(found)
@@ -177,8 +177,8 @@ class Parameter:
     def used(self, rows: int, cols: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Returns which rows and which columns of a matrix `[rows, cols]` in a texture are not padding.
 
-        The result has a pair (period, number in use) for the rows and one for the columns: in each period of rows or
-        columns, the first ones are in use.
+        The result is a pair (period, number in use) for the rows, and such a pair for the columns: of every `period`
+        rows or columns, the first `number in use` are not padding.
         """
         by_row, by_col = (rows, self.unpadded[0]), (cols, cols)
         if self.heads is None:

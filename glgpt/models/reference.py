@@ -90,7 +90,7 @@ class Hooks:
         self._handles: list[Any] = []
 
     def block(self, i: int) -> None:
-        """Adds hooks that record the activations of block i, except those inside attention."""
+        """Adds hooks that record the activations of block i, except q, k, v, scores, pattern and gate."""
         c = self.config
         first = inputs(c)[0]
         if c.norm_before:

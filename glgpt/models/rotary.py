@@ -69,7 +69,8 @@ def _llama3(f: float, factor: float, low: float, high: float, original: float) -
 def _yarn(plain: list[float], theta: float, width: int, scaling: Sequence[float]) -> tuple[float, ...]:
     """Returns frequencies after the scaling of YaRN (Peng et al. 2023).
 
-    Divides low frequencies by `factor`; high ones stay unchanged. Between two bounds, the transition is linear.
+    Divides low frequencies by `factor`; high ones stay unchanged. For the pairs of columns between these, the result is
+    a weighted mean of both, whose weights change linearly from pair to pair.
     """
     factor, fast, slow, original, _, truncate = scaling
 
@@ -139,8 +140,8 @@ def _yarn_values(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
 def _longrope(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields for LongRoPE (Ding et al. 2024): `n_positions` and `rope_scaling`.
 
-    The context is limited to that of pretraining, so only the short factors of the frequencies are needed. Raises
-    GlgptError for missing or bad numbers.
+    The context is limited to that of pretraining, so only `short_factor` is needed: the divisors of the frequencies for
+    short texts. Raises GlgptError for missing or bad numbers.
     """
     largest, original = config.get("max_position_embeddings"), config.get(ORIGINAL, rope.get(ORIGINAL))
     for name, value in {"max_position_embeddings": largest, ORIGINAL: original}.items():

@@ -68,11 +68,11 @@ class ModelConfig:
     qk_norm: str = ""  # RMS norm of queries and keys; "": none, "head": of each head, "width": of all heads
     scaled_embedding: bool = False  # the embedding is multiplied by sqrt(n_embd)
     rotary_share: float = 1.0  # share of a head's columns that rotate
-    local_rope_theta: float | None = None  # unscaled base of layers with a window; None: other layers' base
-    rotary_layers: tuple[bool, ...] | None = None  # which layers rotate
+    local_rope_theta: float | None = None  # base of layers with a window, without scaling; None: as other layers
+    rotary_layers: tuple[bool, ...] | None = None  # which layers rotate queries and keys
     window: int | None = None  # number of positions to which a token attends, its own included; None: all
     window_layers: tuple[bool, ...] | None = None  # which layers have the window
-    attn_softcap: float | None = None  # scores are softcap * tanh(scores / softcap)
+    attn_softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
     logit_softcap: float | None = None
     interleaved_heads: bool = False  # in the checkpoint's qkv tensor, each head's q, k and v follow each other
 
@@ -148,13 +148,13 @@ class ModelConfig:
     def context(self) -> int:
         """Returns the number of positions that a program's caches hold: `n_positions`, or fewer (`with_context`).
 
-        This does not change results; `fields` and comparisons ignore it.
+        The number does not change results, so `fields` and comparisons of configurations ignore it.
         """
         return self.n_positions
 
     @cached_property
     def half_caches(self) -> bool:
-        """True if a program's caches hold 16-bit floats (`with_context`). `fields` and comparisons ignore this."""
+        """True if a program's caches hold 16-bit floats (`with_context`). `fields` and comparisons ignore it."""
         return False
 
     def with_context(self, positions: int, half_caches: bool | None = None) -> ModelConfig:
@@ -212,7 +212,7 @@ class ModelConfig:
         return frequencies(self.rope_theta, self.d_rotary, self.rope_type, self.rope_scaling or ())
 
     def rotation(self, layer: int) -> Angles:
-        """Returns how queries and keys of a layer rotate by position; without frequencies if they do not rotate."""
+        """Returns how queries and keys of a layer rotate by position; it has no frequencies if they do not rotate."""
         if self.positions != "rotary" or (self.rotary_layers is not None and not self.rotary_layers[layer]):
             return Angles((), 1.0)
         if self.local_rope_theta is not None and self.window_of(layer):
@@ -255,7 +255,7 @@ class ModelConfig:
 
     @property
     def embedding(self) -> str:
-        """Returns the name of the token embedding; if head and embedding are tied, it is also the head."""
+        """Returns the name of the token embedding; if head and embedding are tied, the head uses this parameter too."""
         return f"{self.tensors['embed']}.weight"
 
     @property
@@ -291,7 +291,7 @@ class ModelConfig:
         return 2 * self.parameters[self.output].count
 
     def training_flops(self, context: int) -> int:
-        """Returns the floating-point operations per token of a training step with `context` positions.
+        """Returns the floating-point operations per token of a training step on sequences of `context` positions.
 
         The backward pass takes twice as many operations as the forward pass. Together they take 6 N operations for the
         N weights of linear layers, and 12 L W T for attention with L layers, a total width W of all heads and T
@@ -354,7 +354,7 @@ OPTIONAL = {"local_rope_theta", "query_scale", "attn_softcap", "logit_softcap"}
 def checked(config: ModelConfig) -> None:
     """Raises GlgptError for a value that is out of range or conflicts with another value.
 
-    The error names the field as `config.json` does if `keys` has its name there.
+    The error uses the field's name in `config.json` if `keys` has one.
     """
     _check_sizes(config)
     _check_values(config)
@@ -413,9 +413,9 @@ def _check_layers(config: ModelConfig) -> None:
 
 
 def whole_number(config: Mapping[str, Any], name: str, default: int) -> int:
-    """Returns a positive integer from a config.json, or `default` if it is missing or null.
+    """Returns the positive integer `name` of a config.json, or `default` if the entry is missing or null.
 
-    Raises GlgptError, which names the field, for any other value.
+    Raises GlgptError, which names the entry, for any other value and above `MAX_SIZE`.
     """
     value = config.get(name)
     value = default if value is None else value
@@ -425,7 +425,7 @@ def whole_number(config: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def layer_count(config: Mapping[str, Any], name: str, default: int) -> int:
-    """Returns the number of layers from a config.json, like `whole_number`. Raises GlgptError if it is too large."""
+    """Returns the number of layers as `whole_number` does. Raises GlgptError above MAX_LAYERS, too."""
     count = whole_number(config, name, default)
     if count > MAX_LAYERS:
         raise GlgptError(f"config: {name} is {count}; at most {MAX_LAYERS} are supported")
@@ -433,7 +433,7 @@ def layer_count(config: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def values_of_layers(config: Mapping[str, Any], name: str, default: Sequence[Any]) -> list[Any]:
-    """Returns a list from a config.json, or `default` if it is missing or null.
+    """Returns the list `name` of a config.json, or `default` if the entry is missing or null.
 
     Raises GlgptError if the value is not a list or has more than MAX_LAYERS elements. `checked` later compares the
     length with `n_layer`.

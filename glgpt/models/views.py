@@ -127,9 +127,9 @@ def stages(config: ModelConfig, block: int) -> list[Stage]:
 def family_json(config: ModelConfig, states: Sequence[str] = ()) -> Family:
     """Returns a manifest's field `family` for a model; {} in a name stands for a block's number.
 
-    A state that belongs to an activation has the activation's name after one of the prefixes `states`. The `names` are
-    in the order in which the page lists them: activations in order of computation, parameters in order of use, then
-    other names.
+    A state that belongs to an activation has the activation's name after a prefix; `states` lists these prefixes. The
+    `names` are in the order in which the page lists them: activations in order of computation, parameters in order of
+    use, then other names.
     """
     activations = [a.name if a.layer is None else BLOCK + part_of(a.name) for a in config.activations.values()]
     words = config.names

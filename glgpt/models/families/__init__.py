@@ -1,4 +1,4 @@
-"""Defines the model families. A module describes one family: usual values, tensor names, fields of `config.json`.
+"""Defines the model families. Each module describes one family: usual values, tensor names, fields of `config.json`.
 
 `FAMILIES` is the table of all families. The module of a family is imported when the family is first used.
 """

@@ -72,5 +72,5 @@ class GPTNeoXConfig(ModelConfig):
         return read_rope(config)
 
     def published(self) -> dict[str, Any]:
-        """Returns the rotary positions, with the share of rotated columns even if it is 1: the default is not 1."""
+        """Returns the rotary positions, always with the share of rotated columns, since the default share is not 1."""
         return {"rope_parameters": published_rope(self) | {"partial_rotary_factor": self.rotary_share}}

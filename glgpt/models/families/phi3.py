@@ -30,5 +30,5 @@ class Phi3Config(LlamaConfig):
     dropouts: ClassVar[tuple[str, ...]] = ("resid_pdrop", "embd_pdrop", "attention_dropout")
 
     def published(self) -> dict[str, Any]:
-        """Adds the context of pretraining, and a null `pad_token_id`: the default id may exceed the vocabulary."""
+        """Adds the context of pretraining, and a null `pad_token_id`: its default may be outside the vocabulary."""
         return super().published() | {"pad_token_id": None, ORIGINAL: self.n_positions}

@@ -42,6 +42,6 @@ class SmolLM3Config(LlamaConfig):
         return found | read_windows(config, [not rotates for rotates in rotary])
 
     def published(self) -> dict[str, Any]:
-        """Adds which layers rotate, and a null `pad_token_id`: the default id may exceed the vocabulary."""
+        """Adds which layers rotate, and a null `pad_token_id`: its default may be outside the vocabulary."""
         rotary = self.rotary_layers or [True] * self.n_layer
         return super().published() | {"no_rope_layers": [int(rotates) for rotates in rotary], "pad_token_id": None}
