@@ -11,7 +11,7 @@ from glgpt.program.tensor import Tensor
 
 SIDE = 32  # each of the first passes reduces its gradients to at most 32 x 32 texels with sums of squares
 ACROSS = 64  # further passes reduce these texels to rows of this many texels, and then to one texel
-MAX_TENSORS = 16  # maximum number of tensors that one pass adds up: on every device, a pass can sample this many
+MAX_TENSORS = 16  # maximum number of tensors that one pass adds up: every device can sample this many textures
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,14 @@ def gradient_norm(
 ) -> Tensor:
     """Records the norm of all gradients together: (norm, factor by which to multiply gradients, finite, 0), `[1, 4]`.
 
-    `finite` is 1 if the norm is finite, otherwise 0. `gradients` are those of (sum of losses) / `rows`. The norm, and
-    the gradients after multiplication by the factor, are those of the mean loss over the targets. The factor also clips
-    the norm to `clip`; 0 disables clipping. The second column of `losses` `[.., 4]` has the number of targets of each
-    micro-batch; its first `micro_batches` values are added up.
+    `finite` is 1 if the norm is finite, otherwise 0. `gradients` are the gradients of (sum of losses) / `rows`. The
+    factor turns them into the gradients of the mean loss over the targets, and clips these to the norm `clip` (0: no
+    clipping). The returned norm is that of the gradients of the mean loss, before clipping. `losses` `[.., 4]` has a
+    row for each micro-batch, with the number of its targets in the second column; the first `micro_batches` rows are
+    added up.
 
-    With a loss scale `scale`, `gradients` have been multiplied by it. The norm does not include the scale, and the
-    factor divides by it. `finite` is also 0 while the flag `scale.overflowed` is 1.
+    With `scale`, `gradients` have already been multiplied by this loss scale. The norm does not include the scale, and
+    the factor also divides by the scale. `finite` is also 0 while the flag `scale.overflowed` is 1.
     """
     sums = [
         _sum_squares(rec, gradients[i : i + MAX_TENSORS], f"{name}.{i}") for i in range(0, len(gradients), MAX_TENSORS)
@@ -129,8 +130,8 @@ def normal(
     """Records passes that fill the state x with normally distributed numbers and set AdamW's moments of x to zero.
 
     The numbers have the given mean and the standard deviation `spread`. They depend on a hash of the scalar `seed`, of
-    `site` (the number of the parameter), and of the row and texel. `rows` and `cols` are (period, number in use): in
-    each period of rows or columns, the first ones are in use; the others are padding and stay zero.
+    `site` (the number of the parameter), and of the row and texel. `rows` and `cols` are (period, number in use): of
+    every `period` rows or columns, the first `number in use` get numbers; the others are padding and stay zero.
     """
     defines = {"MEAN": mean, "SPREAD": spread, "SITE": site, "ROW_PERIOD": rows[0], "ROW_LIVE": rows[1]}
     defines |= {"COLUMN_PERIOD": cols[0], "COLUMN_LIVE": cols[1]}

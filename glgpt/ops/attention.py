@@ -57,11 +57,11 @@ def split_qkv(
     normed: Normed | None = None,
     rows: Rows | None = None,
 ) -> None:
-    """Records the split of x `[T, 3 * n_head * d]` into the states q, k, v `[context, n_head * d]`, from row `pos` on.
+    """Records the split of x `[T, 3 * n_head * d]` into states q, k and v `[context, n_head * d]`, from row `pos` on.
 
     If x is partial sums, this op adds them up and applies the norm `normed`, as `combine` does. With `rows`, the states
-    are written from row `row` on. If q, k and v are scratch tensors, they have the same rows as x, and the op has a
-    gradient.
+    are written from the row in the scalar `row` on. q, k and v may be scratch tensors with the same rows as x instead
+    of states; only then the op has a gradient.
     """
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):
@@ -101,8 +101,8 @@ def score_tiles(rec: Recorder, rows: int, batch: int, n_head: int, least: int) -
 class AttentionRows:
     """The rows of an attention op: `positions` positions of each of `batch` sequences, with `n_head` heads each.
 
-    Position t of all sequences comes before position t + 1: queries, keys and values of sequence s at position t are in
-    row t * batch + s.
+    The rows of position t, one for each sequence, come before the rows of position t + 1: queries, keys and values of
+    sequence s at position t are in row t * batch + s.
     """
 
     positions: int
@@ -128,10 +128,10 @@ def scores(
     Scores of keys to which the query does not attend (s > pos + t, or before the window) are `masked`.
 
     If q or k has fewer heads than `n_head`, neighbouring heads of scores share a head of q or k (grouped-query
-    attention, Ainslie et al. 2023). The gradient assumes that `pos` is 0 and that q and k have no other rows. With
-    `to_position`, a fragment writes nothing if its keys are after the positions of all its rows, which saves time in
-    the early chunks of a prompt. `rows.keys` instead excludes the same keys for all rows of the pass; if it is set,
-    `to_position` is ignored.
+    attention, Ainslie et al. 2023). The gradient assumes that `pos` is 0 and that q and k have rows for these positions
+    only. With `to_position`, a fragment writes nothing if its keys are after the positions of all its rows, which saves
+    time in the early chunks of a prompt. With `rows.keys`, the pass instead draws no keys at positions from `pos` +
+    `rows.keys` on, whatever the row; `to_position` is then ignored.
     """
     count, n_head, batch = rows.positions, rows.n_head, rows.batch
     padded = -(-count // tile_rows) * tile_rows
@@ -188,8 +188,8 @@ def softmax(
 
     `n_head` consecutive rows have the same position. The result and the gradient of the scores are stored as `dtype`;
     sums are f32. `to_position` works as in `scores`. With `keys`, keys at positions from `pos` + `keys` on are not
-    drawn, and `to_position` is ignored. If `dtype` is packed, a texel holds keys of several column tiles; `keys` then
-    has no effect, and `to_position` is not ignored.
+    drawn, and `to_position` is ignored. If `dtype` is packed, a texel holds keys of several column tiles, so that
+    `keys` is ignored instead of `to_position`.
     """
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
@@ -305,7 +305,8 @@ def attend_ranges(
 ) -> AttendedRow:
     """Records the same as `attend_row` for one row, in ranges whose number of keys depends on the position.
 
-    A row with few keys then has short ranges, too. `window` is that of the scores (0: none).
+    So the keys of a short text are divided into several ranges, too. `window` is the number of latest keys to which the
+    row attends (0: all keys).
     """
     layout = Layout(ROW_RANGES, v.cols * group)
     y, logs = rec.scratch(name, layout), rec.scratch(f"{name}.logs", layout)
@@ -341,8 +342,8 @@ def scores_rows(
 def adopt(rec: Recorder, k: Tensor, v: Tensor, shared_k: Tensor, shared_v: Tensor, size: int) -> None:
     """Records a copy of `size` rows of one text's keys and values, from row `pos` on, to the shared states.
 
-    The rows of the copy begin at row `row`. With the shared states as k and v, the op copies from these to the states
-    of one text.
+    The rows of the copy begin at row `row`. To copy in the other direction, pass the shared states as k and v, and the
+    states of the text as `shared_k` and `shared_v`.
     """
     inputs, outputs = {"k": k, "v": v}, {"shared_k": shared_k, "shared_v": shared_v}
     rec.emit("adopt", inputs, outputs, label=shared_k.name, window=Window((k.layout.width, size), "row"))

@@ -1,8 +1,9 @@
 """Records products of one row that are split into slices of the inner dimension K; blending adds up the slices.
 
-The device adds the slices in their order. A product takes one pass instead of two, and it can add to the residual
-stream in place. Products of the same row are drawn side by side in one pass, next to the moments of the row (sums of
-deviations and of their squares). The norm, which is applied to the products afterwards, is computed from these moments.
+The device adds the slices in their order, so that the sums are reproducible. A product takes one pass instead of two,
+and its pass can add to the residual stream in place. Products of the same row are drawn side by side in one pass, next
+to the moments of the row (sums of deviations and of their squares). The norm, which is applied to the products
+afterwards, is computed from these moments.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ STREAM_UNIT = 32  # a residual stream has a multiple of this many columns, so th
 def stream_strides(weights: Sequence[Tensor]) -> int:
     """Returns into how many equal parts to divide a residual stream, so that products with these weights can add to it.
 
-    A fragment computes one texel in each part. Returns 0 if the sizes or layouts of the weights do not allow this.
+    A fragment computes one texel in each part. Returns 0 if the sizes or layouts of the weights do not allow such
+    parts.
     """
     if any(w.cols % STREAM_UNIT or w.layout.panel or (w.layout.groups > 1 and w.layout.format.packed) for w in weights):
         return 0
@@ -71,8 +73,8 @@ def from_stream(rec: Recorder, x: Stream, name: str) -> Tensor:
 def products(rec: Recorder, x: Stream, weights: Sequence[Tensor], name: str) -> tuple[list[PartialSums], StreamMoments]:
     """Records products with several weights `[C, N]`, and the moments of the residual stream x, in one pass.
 
-    The products multiply x times the gain of its next norm; the moments are those of x without the gain. Returns the
-    partial sums of each product, and the moments.
+    Each product is that of (x times the gain of the next norm) and a weight; the moments are those of x without the
+    gain. Returns the partial sums of each product, and the moments.
     """
     k4, regions, found, first, cost = x.cols // 4, [], [], 0, Cost()
     pixels = _pixels(rec, x.pixels.pairs, weights)

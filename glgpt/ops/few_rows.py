@@ -16,9 +16,9 @@ def few_rows(rec: Recorder, x: Tensor, w: Tensor, name: str, contiguous: int = 0
     """Records the product of x `[M, K]`, which has a few rows, and w `[K, N]` as partial sums over slices of K.
 
     The sums of a row are added in the same order as in `matvec`, so the result for a row does not depend on the number
-    of rows. The rows are divided into equal groups, as few as the outputs of a fragment allow; a fragment computes one
-    group. Outputs that remain are used for more columns, but for at most as many as in `matvec`. `contiguous` is as in
-    `matvec`. Raises ValueError for more than `MAX_ROWS` rows.
+    of rows. The rows are divided into equal groups, and a fragment computes one group. A group is as large as the
+    number of a fragment's outputs allows. If outputs remain, the fragment computes more columns, but at most as many as
+    in `matvec`. `contiguous` is as in `matvec`. Raises ValueError for more than `MAX_ROWS` rows.
     """
     if not 1 <= x.rows <= MAX_ROWS:
         raise ValueError(f"{name}: a product of {x.rows} rows; few_rows takes 1 to {MAX_ROWS}")

@@ -26,7 +26,7 @@ def cross_entropy(
     """Records the cross-entropy of the rows of x `[M, V]`: (sum of -log softmax(x)[target], number of targets, ..).
 
     The result is `[1, 4]`. `targets` is `[M, 1]`; a row with a negative target is ignored. The backward pass begins
-    here: the gradient of x is the gradient of `scale` times the sum, whatever the gradient of the result is. The
+    here: the gradient of x is that of `scale` times the sum of losses, and any gradient of the result is ignored. The
     gradient of x is stored as `dtype`. With `loss_scale` `[1, 4]`, that gradient is also multiplied by the first value
     of `loss_scale`.
     """
@@ -46,7 +46,7 @@ def cross_entropy(
 def cross_entropy_rows(rec: Recorder, x: Tensor, targets: Tensor, name: str) -> Tensor:
     """Records (-log softmax(x)[target], 1, ..) of each row of x `[M, V]`: `[M, 4]`.
 
-    The first two values are 0 for a negative target; the others are for the gradient.
+    The first two values are 0 for a negative target. The third and fourth values are for the gradient.
     """
     stats, rows = _stats(rec, x, name), rec.scratch(f"{name}.rows", Layout(x.rows, 4))
     rec.emit("cross_entropy", {"x": x, "stats": stats, "targets": targets}, {"y": rows})
@@ -58,7 +58,7 @@ def prediction(rec: Recorder, x: Tensor, targets: Tensor, name: str = "predictio
 
     The four values are -log softmax(x)[target], the rank of the target, the probability of the likeliest column, and 1.
     x is `[M, V]`, and `targets` is `[M, 1]`. The rank is the number of columns with a greater value, or with the same
-    value and a smaller index. A row with a negative target holds zeros.
+    value and a smaller index. The four values are zeros for a negative target.
     """
     stats, y = _stats(rec, x, name), rec.scratch(name, Layout(x.rows, 4))
     rec.emit("prediction", {"x": x, "stats": stats, "targets": targets}, {"y": y}, {"C4": -(-x.cols // 4)})

@@ -27,9 +27,9 @@ from glgpt.program.recorder import Cost, Recorder, Window
 from glgpt.program.tape import Gradients
 from glgpt.program.tensor import Tensor
 
-SLICE = 13  # texels of K per fragment of a one-row product; with a power of two, strides would collide in cache sets
-# With contiguous columns: texels that a fragment takes of a row of an f32 weight. Of a packed weight, a fragment always
-# takes one, since decoding needs registers.
+SLICE = 13  # texels of K per fragment of a one-row product; with a power of two, fetches would share few cache sets
+# With contiguous columns: the number of texels that a fragment reads of a row of an f32 weight. Of a packed weight, a
+# fragment always reads one texel, since decoding it needs registers.
 CONTIGUOUS = 4
 INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and how many of these it fetches at once
 # Integer weights on a GPU: from this many texels of partial sums on, slices of K are twice as long; from twice as many
@@ -39,7 +39,7 @@ MANY_SUMS = 60_000
 PANEL_START = 10
 PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
 WRITTEN_OUT = 8  # maximum number of segments of K (`Layout.segments`) to unroll if x is f32; a loop walks longer lists
-MIN_SLICE_TEXELS = 24  # texels of K: adding up the sums of shorter slices costs more than splitting K saves
+MIN_SLICE_TEXELS = 24  # minimum texels of K in a slice: adding up shorter slices costs more than splitting K saves
 MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
 BIN = 64  # software GL hands out bins of 64 x 64 pixels to its threads
 NARROW = 128  # a one-row product with fewer columns of fragments has up to 32 slices of K, to fill a GPU
@@ -55,9 +55,9 @@ class Splits:
     The number of slices is doubled until a product has at least `enough` fragments. The maximum is `most` slices, or
     fewer if slices would be shorter than `MIN_SLICE_TEXELS` or their sums would not fit a texture. On software GL,
     fragments are counted in whole bins of `bin_size` x `bin_size`, since its threads process bins: two threads need as
-    long for three bins as for four. On a GPU (`bin_size` 1), more slices also make fragments shorter: the last ones of
-    a pass, which run alone, end sooner. Partial sums are f32; with `packed_sums`, the partial sums of a packed product
-    are stored in the format of the product, which takes half as many passes.
+    long for three bins as for four. On a GPU (`bin_size` 1), more slices also make fragments shorter. So the last
+    fragments of a pass, which run when most of the GPU is idle, end sooner. Partial sums are f32; with `packed_sums`,
+    the partial sums of a packed product are stored in the format of the product, which takes half as many passes.
     """
 
     enough: int
@@ -101,10 +101,11 @@ def matmul(
     their partial sums; the gradients are computed in the same way. `act` is an activation function; with it, the
     product has no gradient.
 
-    If x is packed and w is f32, w is packed for the product, and both gradients are products of packed factors: the
-    gradient of w is f32, and the gradient of x has the format of x. A residual is f32 and has the row tiles of x; y
-    then has the layout of the residual. If the product is packed, the residual is added in the pass that adds up the
-    partial sums, or in a separate pass. Raises ValueError for shapes that do not fit, and for x in panels.
+    If x is packed (a texel holds more than four values) and w is f32, w is packed for the product. Both gradients are
+    then products of packed factors; the gradient of w is stored as f32, and the gradient of x in the format of x. A
+    residual is f32 and has the row tiles of x; y then has the layout of the residual. If `dtype` is packed, the
+    residual is added in the pass that adds up the partial sums, or in a separate pass if there are none. Raises
+    ValueError for shapes that do not fit, and for x in panels.
     """
     tiles = x.layout.tiles[0], _column_tiles(rec, packed_layout(rec, w.layout, x.layout.dtype), tile_cols, dtype)
     whole = Layout(x.rows, w.cols, tiles, dtype)
@@ -168,7 +169,7 @@ def _right_gradient(
     """Records dw = x^T dy (+ so_far, the gradient of w so far).
 
     The inner dimension is the number of rows of x. If the height of the row tiles of dy is not a multiple of 4, dy is
-    copied to a layout in which it is, with padding after the last row.
+    copied to a layout in which it is a multiple of 4, with padding after the last row.
     """
     if dy.layout.height % 4 and (dy.layout.tiles[0] > 1 or dy.rows % 4):
         limit, dtype = rec.limits.max_texture_size, dy.layout.dtype
@@ -205,8 +206,9 @@ def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
     """Returns the number of column tiles of a product with w.
 
     If w is not packed, the number is a multiple of `tile_cols`, as small as the limit on texture sizes allows. If w is
-    packed, the product has as many column tiles as w, or fewer if its format `dtype` needs fewer and each of its tiles
-    can span several whole tiles of w. With fewer, a pass has as many fragments as if w were stored as `dtype`.
+    packed, the product has as many column tiles as w, or fewer if `dtype` has fewer column tiles per texel and a tile
+    of the product can span several whole tiles of w. With fewer tiles, a pass has as many fragments as if w were stored
+    as `dtype`.
     """
     tiles, fmt, own = w.tiles[1], w.format, FORMATS[dtype].column_tiles_per_texel
     if not fmt.packed:
@@ -217,7 +219,7 @@ def _column_tiles(rec: Recorder, w: Layout, tile_cols: int, dtype: str) -> int:
 
 
 def _segments(x: Layout, w: Layout) -> dict[str, int | float | str]:
-    """Returns the defines for walking K: an unrolled list of segments (`Layout.segments`).
+    """Returns the defines for walking K: an unrolled list of segments, ranges of K within one tile of x and of w.
 
     Returns no defines if x is f32 and the list is so long that it would take minutes to compile; the shader then uses a
     loop.
@@ -256,8 +258,8 @@ def panels(rec: Recorder, rows: int, cols: int, dtype: str = "f32") -> Layout:
 def _panel_of_integers(width: int) -> int:
     """Returns the width in texels of the panels of an integer weight: a row of a panel is one or two cache lines.
 
-    Panels are narrow (one cache line) if the weight is narrow, or if wide panels would make it more than an eighth
-    larger.
+    Panels are narrow (one cache line) if the weight is narrow, or if padding would make it more than an eighth larger
+    in wide panels than in narrow ones.
     """
     wide, narrow = (-(-width // panel) * panel for panel in (PANEL, PANEL // 2))
     return PANEL if width >= PANEL and 8 * wide <= 9 * narrow else PANEL // 2
@@ -268,13 +270,14 @@ def matvec(
 ) -> PartialSums:
     """Records the product of one row, x `[1, K]` w `[K, N]`, as partial sums over slices of K.
 
-    A target of one row would waste half of every quad and leave a GPU mostly idle, so K is split into slices of
-    `slice_texels` texels (None: chosen by `slices`). The op that reads the product adds up the partial sums.
+    A target of one row would waste half of every quad (2 x 2 pixels) and leave a GPU mostly idle, so K is split into
+    slices of `slice_texels` texels (None: chosen by `slices`). The op that reads the product adds up the partial sums.
 
     A fragment takes `contiguous` neighbouring texels of each row of w, which is faster on software GL. If `contiguous`
-    is 0, it takes two texels at a distance of half a row, or one texel of a wide row. It always takes one texel of a
-    packed weight. If that texel has more column tiles than a pass can write, several fragments read the same texel, and
-    each takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products can read.
+    is 0, the fragment takes two texels at a distance of half a row, or one texel of a wide row. Of a packed weight, it
+    always takes one texel. If that texel has more column tiles than a pass can write, several fragments read the same
+    texel, and each takes a part of its column tiles. Raises ValueError for a hidden layer, which only blended products
+    can read.
     """
     if isinstance(x, Hidden):
         raise ValueError(f"{name}: only products that are added up by blending finish a hidden layer")
@@ -287,8 +290,8 @@ def matvecs(
     """Records `matvec` of one row with each of several weights.
 
     Products with integer weights in panels are drawn next to each other in the same targets if their partial sums have
-    the same height and number of layers and fit. Software GL then draws their passes together: a pass waits for the
-    previous one only if the targets change.
+    the same height and number of layers, and fit into a texture together. Software GL then draws their passes together:
+    a pass waits for the previous one only if the targets change.
     """
     found = [_Pixels.of(rec, x, w, None, contiguous) for w in weights]
     width = sum(p.across for p in found)
@@ -434,8 +437,8 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         return by, slice_texels or fastest
     least = INTEGERS[0] if _integers_on_a_gpu(w) else SLICE
     if slice_texels is None and w.stack > 1 and columns < MANY_COLUMNS:
-        # Software GL draws bins of 64 x 64 pixels: the blocks of all slices are up to two bins high, and a slice is
-        # long enough to pay off.
+        # Software GL draws bins of 64 x 64 pixels: the blocks of all slices together are up to two bins high, and a
+        # slice is long enough to pay off.
         most = 2 * BIN // -(-k4 // (2 * SLICE))
         by = next((b for b in range(most // 2 * 2, 2, -2) if columns % (4 * b) == 0), 2)
         return by, -(-k4 // (2 * BIN // by))
@@ -476,8 +479,8 @@ def _whole_groups(w: Layout, k4: int, slice_texels: int) -> bool:
 def _first_column(width: int, limit: int) -> int:
     """Returns the pixel column at which to begin `width` columns.
 
-    It is chosen so that the middle of these columns is at the edge of a bin, and two threads share them evenly. Returns
-    0 if that does not help or does not fit `limit`.
+    The middle of these columns is then at the edge of a bin, so that two threads share the columns evenly. Returns 0 if
+    that does not help or does not fit `limit`.
     """
     first = -(width // 2) % BIN // 4 * 4
     return first if width < 4 * BIN and first + width <= limit else 0
@@ -492,13 +495,13 @@ def combine(
     normed: Normed | None = None,
     times: Tensor | PartialSums | None = None,
 ) -> Tensor:
-    """Records y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or the same for each of a few rows.
+    """Records y `[1, N]` = act(the sum of the partial sums x) * times `[1, N]`, or `[M, N]` for M rows.
 
     With `normed` = (row, folded norm), x is the product of a weight and (row * gain of the norm). The op applies the
     rest of the norm to the product, and then `act`. `times` is a tensor or another product of the same row. Raises
     ValueError if that product has another shape than x, or if it is given together with a folded norm.
     """
-    least = 4 if normed and x.cols >= 64 else 1  # tiles: so there are few fragments, each of which adds up moments
+    least = 4 if normed and x.cols >= 64 else 1  # tiles: few fragments, since each has to add up the moments
     y = rec.scratch(name, replace(fold(1, x.cols, rec.limits.max_texture_size, least), rows=x.rows))
     inputs, defines = norm_inputs(normed)
     if isinstance(times, PartialSums):

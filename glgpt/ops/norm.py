@@ -102,7 +102,7 @@ def row_sum(
     row: str | int | None = 0,
     offset: float = 0.0,
 ) -> NormedRow:
-    """Records one row of x, and what a norm that is applied after the next product needs: see `NormedRow`.
+    """Records one row of x, and the values with which the next norm can be applied after a product (`NormedRow`).
 
     The factor of the norm is gain + offset. `row` is the row's number or the name of the scalar that holds it; None
     records every row. Without a gain, no norm follows, and only the row itself is recorded. A `product` is added to the

@@ -37,7 +37,7 @@ class PartialSums:
 
     @property
     def second(self) -> dict[str, Tensor]:
-        """Returns the tensors, by sampler, for `finished_sum.glsl` if this is the second product of a row."""
+        """Returns the tensors, by sampler, for `finished_sum.glsl`, if it reads two products and this is the second."""
         return {"second_sums": self.tensor} | ({"second_shift": self.bias} if self.bias else {})
 
     @property
@@ -47,17 +47,17 @@ class PartialSums:
 
     @property
     def second_at(self) -> Defines:
-        """Returns the defines of `finished_sum.glsl` if this is the second product of a row."""
+        """Returns the defines of `finished_sum.glsl`, if it reads two products and this is the second."""
         return {"SECOND_FIRST": self.first} if self.first is not None else {}
 
     def plus(self, bias: Tensor | None) -> PartialSums:
-        """Returns the same sums with a bias `[1, N]` (None: no bias), which the op that adds up the sums adds too."""
+        """Returns the same sums with a bias `[1, N]` (None: no bias), which is added where the sums are added up."""
         return replace(self, bias=bias)
 
 
 @dataclass(frozen=True)
 class NormedRow:
-    """A row before its norm. A product with the row is computed first, and the norm is applied to the product.
+    """A row before its norm. The next product is computed from this row, and the norm is then applied to the product.
 
     `x` is the row, and `scaled` is the row times the norm's gain; both are `[1, C]`, or `[n, C]` for n rows. `moments`
     holds (mean, sum of squared deviations, count) of slices of the row. `eps` is the norm's epsilon. See `norm_fold`
@@ -72,7 +72,7 @@ class NormedRow:
 
 @dataclass(frozen=True)
 class Pixels:
-    """The pixels of a product that is added up by blending: blocks of 4 x `by`, each pixel with different columns.
+    """The pixels of a product that is added up by blending: blocks of 4 x `by` pixels, each for different columns.
 
     Each block is repeated in `bands` bands, which compute the same columns for different slices of K. The bands of a
     block lie one below the other, and the shaders that read the product add them up. With `pairs`, there are two bands,
@@ -134,7 +134,8 @@ class Stream:
 class StreamMoments:
     """Moments of a row of `width` columns: see `stream_moments.frag`.
 
-    They are in the same tensor as the products of the row, from pixel column `first` on. `eps` is the norm's epsilon.
+    The moments are in the same tensor as the products of the row, from pixel column `first` on. `eps` is the norm's
+    epsilon.
     """
 
     tensor: Tensor

@@ -93,13 +93,13 @@ def edit(
     only_row: str | None = None,
     scores: bool = False,
 ) -> Tensor:
-    """Records an intervention: y = x gain + shift, with a row of gain and shift chosen for each position and head.
+    """Records an intervention: y = x gain + shift, with a row of `gain` and `shift` for each position and head.
 
-    `which` `[positions, heads]` holds the numbers of these rows; 0 leaves x unchanged. x has a row for each head of
-    each position from `pos` on; with `only_row`, x has only the rows of position pos + only_row. If x is a state, it
-    has a row for each position, and the op reads as many of these rows, from `pos` on, as y has in the layout `out`.
-    With `scores`, x holds attention scores, of which masked ones stay masked.
-    The op is not differentiable. Raises ValueError if gain or shift does not have the columns of x.
+    `which` `[positions, heads]` holds the numbers of these rows; at 0, y is x. x has a row for each head of each
+    position from `pos` on; with `only_row`, x has only the rows of position pos + only_row. If x is a state, it has a
+    row for each position of the context, and y, in the layout `out`, gets the rows from `pos` on. With `scores`, x
+    holds attention scores; masked scores stay masked. The op is not differentiable. Raises ValueError if gain or shift
+    does not have the columns of x.
     """
     if gain.cols != x.cols or shift.cols != x.cols:
         raise ValueError(f"gain and shift have {gain.cols} and {shift.cols} columns, {x.name} has {x.cols}")
@@ -181,7 +181,7 @@ def transpose(rec: Recorder, x: Tensor, out: Layout, name: str) -> Tensor:
 
 
 def slice_rows(rows: int) -> int:
-    """Returns how many of `rows` rows one fragment adds up; a second pass then adds up the sums of the fragments."""
+    """Returns how many of `rows` rows a fragment adds up; a second pass then adds up the fragments' sums."""
     return max(1, round(math.sqrt(rows)))
 
 

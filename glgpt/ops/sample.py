@@ -1,11 +1,11 @@
 """Samples a token from a row of logits with temperature, top-k, top-p and min-p, and lists the likeliest tokens.
 
-The tokens that these settings keep are those above a threshold, which is a logit and an id. The threshold is searched
-among candidates: the row is divided into blocks, and the candidates are the best tokens of each block. The tokens that
-top-p keeps are called the nucleus. For top-p without top-k, a search over the range of logits first finds a bracket,
-two logits between which the nucleus ends; the candidates are then the best tokens below the upper one. If a token that
-is not a candidate may be above the threshold, the result is marked as undecided, and the caller has to sample on the
-CPU from the whole row.
+These settings keep the likeliest tokens down to a threshold: the logit and the id of the last token that is kept. The
+threshold is searched among candidates: the row is divided into blocks, and the candidates are the best tokens of each
+block. The tokens that top-p keeps are called the nucleus. For top-p without top-k, a search over the range of logits
+first finds a bracket: two logits between which the nucleus ends. The candidates are then the best tokens below the
+upper logit. If the threshold may be at a token that is not a candidate, the result is marked as undecided, and the
+caller has to sample on the CPU from the whole row.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ BLOCKS = (8, 64)  # maximum rows and columns of pixels; each pixel takes a block
 MERGED_BLOCKS = (8, 8)  # maximum rows and columns of pixels after blocks are merged
 PARTS = 8  # the threshold is searched in this many parts of the candidates in parallel
 ARGMAX_ROWS = 8  # argmax first reduces each row of x to blocks in this many rows of pixels
-CANDIDATES = 7  # candidates of a merged block; with the sum of the block they fill four targets
+CANDIDATES = 7  # candidates (logit, id) of a merged block; with the block's sum of weights, they fill four targets
 MASK_BITS = 16  # tokens in each number of a mask: integers up to 2^24 are exact in float32
 
 
 def argmax(rec: Recorder, x: Tensor, out: Tensor) -> None:
     """Writes (column, value, flag, 0) of the greatest value of x `[1, N]` to the first texel of the state `out`.
 
-    The flag is 1 if any value of x is not finite, otherwise 0. The other texels of `out` are zero. If several values
-    are the greatest, the first one wins. If x has several rows, `out` has a row for each of them.
+    The flag is 1 if any value of x is not finite, otherwise 0. The other texels of `out` are zero. If several columns
+    have the greatest value, the result is the first of them. If x has several rows, `out` has a row for each of them.
     """
     c4 = -(-x.cols // 4)
     best = rec.scratch("argmax.blocks", Layout(ARGMAX_ROWS * x.rows, 4 * max(1, min(32, c4 // 128))))
@@ -105,9 +105,10 @@ def _ranked(rec: Recorder, candidates: Tensor, best: Tensor) -> Tensor:
 
 
 def _weights(rec: Recorder, x: Tensor, best: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Records the total weight of the tokens at or above each edge of the next level, and that of all tokens.
+    """Records the total weight of the tokens at or above each edge of the next level, and the weight of all tokens.
 
-    The 15 edges divide the bracket. Each of the 16 totals is the sum of a column of the result.
+    A weight is exp((logit - greatest logit) / temperature). 15 edges divide the bracket. Each of the 16 totals is the
+    sum of a column of the result.
     """
     rows, cols = _blocks(x)
     parts = rec.scratch("sample.parts", Layout(rows, 16 * cols, (1, 4)))

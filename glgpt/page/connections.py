@@ -33,7 +33,7 @@ MAX_DESCRIPTORS = 1 << 16
 
 
 def available_descriptors() -> int:
-    """Raises the process's limit of open files, up to `MAX_DESCRIPTORS`; returns how many connections may be open."""
+    """Increases the limit of open files, up to `MAX_DESCRIPTORS`; returns the maximum number of connections."""
     if resource is None:
         return 4096
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

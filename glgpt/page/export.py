@@ -61,7 +61,7 @@ def export(
     `progress` is called with (bytes written, total bytes) of the weights, and `phase` with a label when a phase begins.
     `device` are options of `from_pretrained` for the reference run; `cache_dtype` also applies to the page. An earlier
     export at `out` is replaced only when the page is complete. Returns the manifest. Raises GlgptError if `out` holds
-    anything else, if the viewer is not built, or if the model cannot be loaded.
+    something other than an export, if the viewer is not built, or if the model cannot be loaded.
     """
     options = options or ExportOptions()
     given, out = out, checked_out(out, options.single_file)  # a symbolic link stays; its target is replaced
@@ -130,7 +130,7 @@ def _write(
     asked = device.get("cache_dtype", "auto")
     caches = cache_format(config, formats, "f32" if split and asked == "auto" else asked)  # servers' caches are f32
     device = device | {"cache_dtype": caches}
-    programs, recordings = record_page(config, formats, part, split, caches)  # first: fails if the model is too large
+    programs, recordings = record_page(config, formats, part, split, caches)  # fails early if the model is too large
     layouts = weight_layouts(programs[recordings[0]["generate"]], config)
     packed = {str(file) for r in recordings for kind, file in r.items() if kind in PACKED}
     documents = _documents(checkpoint, folder, options, prompts, phase, device)
@@ -184,7 +184,7 @@ def _documents(
 
 
 def _finish(folder: Path, options: ExportOptions, manifest: Manifest) -> None:
-    """Allows the page to connect to the servers of its options; if the page is a folder, gives it an id."""
+    """Allows the page to connect to the servers that `options` name; if the page is a folder, gives it an id."""
     if options.train and options.reading and not options.embed:
         options.reading.allow(folder / "index.html")
     if options.split:

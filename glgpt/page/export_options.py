@@ -29,14 +29,15 @@ class ExportOptions:
     `dtype` is the format of the weights (default: "stored" for GGUF files, else "f32").
 
     `name` is the model's name in the page (default: `Checkpoint.name`). The page opens with the first of `prompts` and
-    offers all of them (default: those of the model's `page.json`, else neutral ones); an instruct model gets them in
-    its chat format. `trained_on` describes the training text in a few words (default: that of `page.json`).
+    offers all of them (default: those of the model's `page.json`, else neutral ones); for an instruct model, prompts
+    are put into its chat format. `trained_on` describes the training text in a few words (default: that of
+    `page.json`).
 
     `train` lists the models that the page can train: names of presets, which are trained in `precision`, or objects of
     `Size`, which have their own precision. `reading` has the sources of texts for training (default: the books of
     `data.books`).
 
-    With `split`, a server runs some of the blocks. The page holds the other blocks, or all of them.
+    With `split`, a server runs some of the model's blocks. The page holds the remaining blocks, or all blocks.
 
     `site` is the address at which the page will be published, for the preview picture of links. `source` is the
     address of the page's source code, to which the page links.

@@ -1,7 +1,8 @@
 """Records the programs of an exported page for the limits of browsers, once for each kernel that a page may choose.
 
 A kernel is the block of rows and columns of a matrix product that one fragment computes. A one-row product multiplies a
-single row by a weight, as in decoding a token. A probe is a program whose time a page measures to choose a recording.
+single row by a weight, as in decoding a token. A recording is the set of programs for one kernel. A probe is a small
+program whose time a page measures to choose a recording.
 """
 
 from __future__ import annotations
