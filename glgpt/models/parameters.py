@@ -29,8 +29,8 @@ DEVIATION = 0.02  # standard deviation of new weights, before training
 class Heads:
     """An axis of a parameter's matrix that consists of heads: `count` heads of `width` values each.
 
-    `axis` is 0 for rows and 1 for columns. In textures every head is padded with zeros to whole texels, and the padding
-    of products is then zero too.
+    `axis` is 0 for rows and 1 for columns. In textures, every head is padded with zeros to whole texels, so that the
+    padding in products is zero too.
     """
 
     axis: int

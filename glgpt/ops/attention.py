@@ -125,7 +125,7 @@ def scores(
 ) -> Tensor:
     """Records scores[t * n_head + head, s] = scale * q[pos + t] . k[s] for each position t, with the limits of `rows`.
 
-    Scores of keys to which the query does not attend (s > pos + t, or before the window) are `masked`.
+    Scores of keys to which the query does not attend (s > pos + t, or before the window) have the value `masked`.
 
     If q or k has fewer heads than `n_head`, neighbouring heads of scores share a head of q or k (grouped-query
     attention, Ainslie et al. 2023). The gradient assumes that `pos` is 0 and that q and k have rows for these positions

@@ -19,14 +19,14 @@ from glgpt.program.recorder import Cost, Recorder, Region
 from glgpt.program.tensor import Tensor
 
 # The pixels (`partial_sums.Pixels`) of products: with float weights (FLOATS), with integer weights (WITH_INTEGERS), and
-# with either if pairs of pixels add up their sums before blending (PAIRS, see `pair.glsl`).
+# with weights of both kinds if pairs of pixels add up their sums before blending (PAIRS, see `pair.glsl`).
 FLOATS, WITH_INTEGERS, PAIRS = Pixels(2, 1, False), Pixels(1, 2, False), Pixels(1, 2, True)
 SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
-LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # lengths of a slice in texels of K; the first that divides K is taken
+LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # lengths of a slice in texels of K; the first length that divides K is used
 # For integer weights with pairs of pixels: slices of K are half as long if a product has fewer texels of partial sums
 # than the first number, and twice as long if it has at least the second number.
 MIN_SUMS, MIN_SUMS_OF_LONG_SLICES = 4_000, 250_000
-WIDE_SLICES = 3  # number of slices if a product has at least `WIDE` columns of fragments; 4 with two bands
+WIDE_SLICES = 3  # number of slices of a product with `WIDE` or more columns of fragments; with two bands, it is 4
 STREAM_UNIT = 32  # a residual stream has a multiple of this many columns, so that the tiles of all formats divide it
 
 

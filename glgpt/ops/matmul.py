@@ -37,7 +37,7 @@ INTEGERS = 8, 2  # integer weights on a GPU: texels of K for each fragment, and 
 MANY_SUMS = 60_000
 # Integer weights on software GL: the start and the stores of a fragment take as long as this many texels of K.
 PANEL_START = 10
-PANEL = 8  # fragments that read a row of a panel: software GL runs this many together
+PANEL = 8  # number of fragments that read a row of a panel: software GL runs this many together
 WRITTEN_OUT = 8  # maximum number of segments of K (`Layout.segments`) to unroll if x is f32; a loop walks longer lists
 MIN_SLICE_TEXELS = 24  # minimum texels of K in a slice: adding up shorter slices costs more than splitting K saves
 MANY_COLUMNS = 1024  # columns of fragments that fill the bins of all threads of software GL
@@ -317,7 +317,7 @@ class _Pixels:
     by: int
     slice_texels: int
     k4: int
-    parts: int  # fragments that share a texel of w
+    parts: int  # number of fragments that share a texel of w
 
     @classmethod
     def of(

@@ -17,8 +17,8 @@ Defines = dict[str, int | float | str]  # macros of a shader and their values
 class PartialSums:
     """A product of `rows` rows and `cols` columns, as partial sums in `tensor`.
 
-    With `defines`, a shader finds the partial sums of a row and column (`partial_sums.glsl`). `bias` `[1, cols]` is
-    added to the sums where they are read.
+    `defines` are macros with which a shader finds the partial sums of a row and column (`partial_sums.glsl`). `bias`
+    `[1, cols]` is added to the sums where they are read.
     """
 
     tensor: Tensor
@@ -163,8 +163,8 @@ class Hidden:
         return self.sums.cols
 
 
-# A row before its norm, and the tensors (gain w, bias w) of the norm and of the weight w by which the row is multiplied
-# (`norm_fold`). For an RMS norm, which has no bias, there is None instead of the tensors.
+# A row before its norm, and the folded norm: the tensors (gain w, bias w), where w is the weight by which the row is
+# multiplied (`norm_fold`). An RMS norm has no bias and is not folded: None instead of the tensors.
 Normed = tuple[NormedRow | StreamMoments, tuple[Tensor, Tensor] | None]
 
 
@@ -211,5 +211,5 @@ def each_row(rows: int) -> dict[str, int | float | str]:
     return {"BATCH_ROW": "int(gl_FragCoord.y)"} if rows > 1 else {}
 
 
-# The same define for passes that write new rows of caches, from the scalar `row` on.
+# The define of `each_row` for passes that write new rows of caches, from the row in the scalar `row` on.
 EACH_NEW_ROW: dict[str, int | float | str] = {"BATCH_ROW": "(int(gl_FragCoord.y) - row)"}

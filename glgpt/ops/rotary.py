@@ -125,8 +125,8 @@ def rotary(
     rotated by the position of its text. If `out` is a scratch tensor, it has the same rows as the product, row
     t * batch + sequence has position t, and the op has a gradient.
 
-    `copied` is (other heads, another state): the same pass copies these heads to that state without rotating them, for
-    example the values when it writes the keys.
+    `copied` is (other heads, another state): the same pass copies these heads to that state without rotating them. For
+    example, the pass that writes the keys copies the values.
     """
     batch, rows = (1, batch) if isinstance(batch, Rows) else (batch, None)
     inputs, defines = heads.source

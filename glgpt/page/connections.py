@@ -160,7 +160,7 @@ class HttpProtocol(H11Protocol):
             self._counted.received(self.client)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """Becomes a WebSocket, which has its own timeouts."""
+        """Cancels the deadline, since a WebSocket has its own timeouts."""
         self._counted.received(self.client)
         super().handle_websocket_upgrade(event)
 

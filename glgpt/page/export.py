@@ -59,9 +59,9 @@ def export(
     """Writes the page of a checkpoint: a folder, or one HTML file. `ExportOptions` defines what the page contains.
 
     `progress` is called with (bytes written, total bytes) of the weights, and `phase` with a label when a phase begins.
-    `device` are options of `from_pretrained` for the reference run; `cache_dtype` also applies to the page. An earlier
-    export at `out` is replaced only when the page is complete. Returns the manifest. Raises GlgptError if `out` holds
-    something other than an export, if the viewer is not built, or if the model cannot be loaded.
+    `device` are options of `from_pretrained` for the reference run; of these, `cache_dtype` also applies to the page.
+    An earlier export at `out` is replaced only when the page is complete. Returns the manifest. Raises GlgptError if
+    `out` holds something other than an export, if the viewer is not built, or if the model cannot be loaded.
     """
     options = options or ExportOptions()
     given, out = out, checked_out(out, options.single_file)  # a symbolic link stays; its target is replaced

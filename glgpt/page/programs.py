@@ -48,10 +48,10 @@ MIN_OWN_ROWS = 256
 class Recording:
     """A way of recording a model: a kernel, and the number of draw buffers that it needs.
 
-    If the kernel `blends`, the recording is for devices that blend floats; on them, it replaces the recording without
-    blending. If the kernel also has `pairs`, two neighbouring pixels add up their sums before blending. They exchange
-    the sums by derivatives, so the device must compute separate derivatives for each column of a quad (2 x 2 pixels);
-    on such a device, the recording replaces the two recordings without pairs.
+    If the kernel `blends`, the recording is for devices that blend floats. Such a device uses it instead of the
+    recording without blending. If the kernel also has `pairs`, two neighbouring pixels add up their sums before
+    blending. They exchange the sums by derivatives, so the device must compute separate derivatives for each column of
+    a quad (2 x 2 pixels). Such a device uses this recording instead of the two recordings without pairs.
     """
 
     kernel: Kernel
@@ -220,9 +220,9 @@ def capture_recording(
 def several_program(config: ModelConfig, recording: Recording, dtype: WeightFormats, logits: Layout) -> Program:
     """Records `inference.batching.batch.batch_program` for `SEVERAL` texts with a common prompt.
 
-    Its player shares weights and states with the player of a generation program; `logits` is the layout of that
-    program's logits. The shared caches hold the rows of the prompt, followed by the interleaved rows of the texts: each
-    step adds one row for each text.
+    The player of this program shares weights and states with the player of a generation program; `logits` is the layout
+    of the logits in that program. The shared caches hold the rows of the prompt, followed by the interleaved rows of
+    the texts: each step adds one row for each text.
     """
     context = config.n_positions
     rows = min(context + SEVERAL * MIN_OWN_ROWS, SEVERAL * context, recording.limits.max_texture_size)
@@ -237,17 +237,17 @@ def _logits(main: Program) -> Layout:
 
 
 def product_probe(recording: Recording, dtype: str) -> Program:
-    """Returns the program with which a page measures a recording's product, as `glgpt.tuning` does."""
+    """Returns the program with which a page measures products with a recording's kernel, as `glgpt.tuning` does."""
     return product_program(recording.limits, recording.kernel, dtype)
 
 
 def row_probe(recording: Recording, dtype: str) -> Program:
-    """Returns the program with which a page measures a recording's layout of one-row products."""
+    """Returns the program with which a page measures one-row products with a recording's kind of columns (`rows`)."""
     return row_product_program(recording.kernel.contiguous, dtype, MIN_LIMITS)
 
 
 def main_format(config: ModelConfig, formats: WeightFormats) -> str:
-    """Returns the format of most values of the products' weights, which a page shows as the model's format."""
+    """Returns the format that holds the most values of weights of products; a page shows it as the model's format."""
     if isinstance(formats, str):
         return formats
     counts = Counter[str]()
