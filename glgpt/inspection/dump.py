@@ -223,7 +223,7 @@ def dump(
     model.check_ids(ids)
     with staged_folder(checked_out(out), replace=True) as folder:
         manifest = _draw(model, ids, folder, what, chosen_layers, chosen_heads, raw, progress)
-        checked_out(out)  # again: another program may have written to `out` meanwhile
+        checked_out(out)  # again: another program may have written to `out` since the first check
         return manifest
 
 

@@ -39,7 +39,7 @@ def load_reference(path: str | Path) -> list[Case]:
     head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into arrays with the
     names of activations. If an array `greedy` has no prefix, it belongs to the case whose tokens have the longest
     common prefix with it. Raises GlgptError if the file cannot be read, or if an array is missing or has a wrong type
-    or shape.
+    or shape, or if `greedy` and its case begin with different tokens.
     """
     stored, file = _stored(path), quoted(path, 300)
     groups: dict[str, dict[str, np.ndarray]] = {}

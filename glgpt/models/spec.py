@@ -154,7 +154,7 @@ class ModelConfig:
 
     @cached_property
     def half_caches(self) -> bool:
-        """True if a program's caches hold 16-bit floats (`with_context`). `fields` and comparisons ignore this setting."""
+        """True if a program's caches hold 16-bit floats (`with_context`). `fields` and comparisons ignore that."""
         return False
 
     def with_context(self, positions: int, half_caches: bool | None = None) -> ModelConfig:

@@ -60,8 +60,8 @@ def split_qkv(
     """Records the split of x `[T, 3 * n_head * d]` into states q, k and v `[context, n_head * d]`, from row `pos` on.
 
     If x is partial sums, this op adds them up and applies the norm `normed`, as `combine` does. With `rows`, the states
-    are written from the row in the scalar `row` on. q, k and v may be scratch tensors with the same rows as x instead
-    of states; only then the op has a gradient.
+    are written from the row in the scalar `row` on. Instead of states, q, k and v may be scratch tensors with the same
+    rows as x; the op has a gradient only then.
     """
     inputs, defines = norm_inputs(normed)
     if isinstance(x, PartialSums):

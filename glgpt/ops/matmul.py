@@ -57,7 +57,8 @@ class Splits:
     fragments are counted in whole bins of `bin_size` x `bin_size`, since its threads process bins: two threads need as
     long for three bins as for four. On a GPU (`bin_size` 1), more slices also make fragments shorter. So the last
     fragments of a pass, which run when most of the GPU is idle, end sooner. Partial sums are f32; with `packed_sums`,
-    the partial sums of a packed product are stored in the format of the product, which takes half as many passes.
+    the partial sums of a packed product are stored in the format of the product, so that half as many passes write
+    them.
     """
 
     enough: int
@@ -451,7 +452,7 @@ def slices(rec: Recorder, k4: int, columns: int, slice_texels: int | None, w: La
         slice_texels = least * min(4, max(1, columns * -(-k4 // least) // TARGET_FRAGMENTS))
     split_k = -(-k4 // slice_texels)
     while columns > limit * by or (columns < 1024 and 2 * split_k * by <= min(200, limit) and by < 16):
-        by *= 2  # to fit the limit, and to make small targets high, since software GL hands out bins of pixels
+        by *= 2  # fits the limit; makes small targets higher, since software GL hands out bins of 64 x 64 pixels
     return by, slice_texels
 
 
