@@ -39,7 +39,7 @@ WIDTH = 120  # maximum characters of a line
 def literal(value: Any, before: int = 0, indent: int = 0, quote: bool = False) -> str:
     """Returns a JSON value as TypeScript; with `quote`, as JSON: with all keys quoted and no trailing commas.
 
-    `before` is the number of characters that precede the value on its line. If the line is then too long, each item
+    `before` is the number of other characters on the value's line. If the line is then too long, each item
     gets a line, indented by `indent` + 2 spaces, and the closing bracket is indented by `indent` spaces. If `before`
     is 0, the value is on one line of any length.
     """
@@ -181,7 +181,7 @@ def type_of(schema: Any, indent: int = 0) -> str:
 
 
 def array_type(schema: dict[str, Any], indent: int) -> str:
-    """Returns an array's type: a tuple if its length is fixed, and is at most 4 or each item has a separate schema."""
+    """Returns an array's type: a tuple if the length is fixed, and either is at most 4 or each item has its schema."""
     first = [type_of(item, indent) for item in schema.get("prefixItems", [])]
     item, length = type_of(schema.get("items"), indent), schema.get("maxItems")
     if length is not None and length == schema.get("minItems") and (length <= 4 or length == len(first)):

@@ -119,7 +119,10 @@ def attend_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def attend_ranges(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the attention of one row in ranges of keys, and a product that combines the ranges, with a window."""
+    """Records the attention of one row in ranges of keys, and a product that combines the ranges.
+
+    If `s.window` is not 0, the row attends only to the last `s.window` keys.
+    """
     heads, s = s.n_head * s.group, SimpleNamespace(**vars(s) | {"rows": 1})
     s.pos = min(s.pos, b.limits.max_texture_size - 10)
     v = _cache(b, s, "v")
@@ -134,7 +137,7 @@ def attend_ranges(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def set_pattern(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records attention patterns that are replaced for some heads. A replaced pattern gives later keys no weight."""
+    """Records a copy of attention patterns, with new patterns for some heads. These give later keys no weight."""
     tr, keys = b.style.tiles[0], s.pos + s.rows + s.spare
     padded, used = -(-s.rows // tr) * tr * s.n_head, slice(s.rows * s.n_head)
     x = b.given("x", b.rng.standard_normal((padded, keys)), Layout(padded, keys, (tr, 1)))
@@ -259,7 +262,7 @@ def score_tiles(b: Bench, s: SimpleNamespace) -> int:
 
 
 def score_rows(b: Bench, s: SimpleNamespace, dtype: str = "f32") -> tuple[Layout, int]:
-    """Returns the layout of scores from position 0, or of their pattern, and how many of its rows are not padding."""
+    """Returns the layout of the scores (or attention patterns) of whole texts, and its number of unpadded rows."""
     tr, tc = score_tiles(b, s), FORMATS[dtype].column_tiles_per_texel
     return Layout(-(-s.rows // tr) * tr * s.n_head * s.batch, s.rows, (tr, tc), dtype), s.rows * s.batch * s.n_head
 

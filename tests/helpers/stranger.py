@@ -82,7 +82,7 @@ class Stranger(BaseHTTPRequestHandler):
         self.send(206 if begin else 200, BYTES[begin:end], rest, ETag='"one"', **content)
 
     def on_lies(self) -> None:
-        """Disconnects after four bytes. Answers a request for the rest with the first four bytes."""
+        """Disconnects after four bytes. Answers a request for the rest with bytes that it says are the first four."""
         self.send_lie("bytes 0-3/8")
 
     def on_another(self) -> None:

@@ -40,7 +40,7 @@ export async function writeText(writer: Writer, options: GenerateOptions): Promi
   const write = async () => {
     if (model.stale) await model.recover(signal); // `generator.generate` recovers from a context lost later
     model.follow();
-    // If a lost context interrupted an earlier attempt, `ids` holds the tokens of that attempt.
+    // For a model in training, `lend` calls `write` again after a lost context; `ids` then holds the tokens so far.
     const rest = {
       sampling,
       eos,
