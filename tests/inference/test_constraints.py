@@ -13,6 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 from helpers.chat_models import ENDLESS, chat_llama
+from helpers.schemas import schemas
 from llguidance import LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 
@@ -255,55 +256,14 @@ def test_a_text_without_a_possible_token_ends_alone(model: LanguageModel) -> Non
             list(batch.stream(row, lambda: None))
 
 
-KINDS = ["string", "integer", "number", "boolean", "null", "enum", "const", "pattern"]
-VALUES = ["a", 1, None, True, 'é\n"', 2.5]
-CONSTANTS = [{"k": [1, "x"]}, "word", 7]
-PATTERNS = ["^[a-f0-9]{4}$", "^(yes|no)$", "^[A-Z][a-z]{1,5}$"]
-
-
-def schema(rng: np.random.Generator, depth: int = 0) -> dict[str, Any]:
-    """Returns a random schema whose valid texts are short."""
-
-    def inner() -> dict[str, Any]:
-        return schema(rng, depth + 1)
-
-    low, few = int(rng.integers(-50, 50)), int(rng.integers(1, 4))
-    kind = str(rng.choice([*KINDS, "object", "array", "anyOf"] if depth < 3 else KINDS))
-    found: dict[str, Any] = {"type": kind}
-    if kind == "string":
-        found |= {"minLength": few - 1, "maxLength": 2 * few + 1}
-    elif kind in ("integer", "number"):
-        found |= {"minimum": low, "maximum": low + int(rng.integers(1, 200))}
-    elif kind == "enum":
-        found = {"enum": [VALUES[i] for i in rng.permutation(len(VALUES))[:few]]}
-    elif kind == "const":
-        found = {"const": CONSTANTS[few - 1]}
-    elif kind == "pattern":
-        found = {"type": "string", "pattern": PATTERNS[few - 1]}
-    elif kind == "array":
-        found |= {"items": inner(), "minItems": 1, "maxItems": few}
-    elif kind == "anyOf":
-        found = {"anyOf": [inner(), inner()]}
-    elif kind == "object":
-        names = [str(name) for name in rng.permutation(["name", "Größe", "b c", "x"])[:few]]
-        required = [name for name in names if rng.random() < 0.7]
-        found |= {"properties": {name: inner() for name in names}, "required": required, "additionalProperties": False}
-    return found
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.soak)])
-def test_texts_of_generated_schemas_validate(model: LanguageModel, count: int) -> None:
+def test_texts_of_generated_schemas_validate(model: LanguageModel) -> None:
     """Fails if a token is allowed that makes the JSON invalid, or a text ends before it is complete."""
-    rng = np.random.default_rng(count)
-    for start in range(0, count, 4):
-        given = [{"type": "object", "properties": {"v": schema(rng)}, "required": ["v"]} for _ in range(4)]
-        given = [one | {"additionalProperties": False} for one in given]
-        for seed, one in enumerate(given):
-            run = model.generate("a", 480, constraint=Constraint.json_schema(one), temperature=1.2, seed=start + seed)
-            text = run.read()
-            assert run.stats.stopped == "eos", (one, text)
-            jsonschema.validate(json.loads(text), one)
+    for seed, schema in enumerate(schemas(500)):
+        run = model.generate("a", 480, constraint=Constraint.json_schema(schema), temperature=1.2, seed=seed)
+        text = run.read()
+        assert run.stats.stopped == "eos", (schema, text)
+        jsonschema.validate(json.loads(text), schema)
 
 
 def test_the_public_name(tmp_path: Path) -> None:
