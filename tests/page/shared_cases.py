@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from helpers.chat_models import TEMPLATES, chat_llama, turns
 from helpers.gguf_files import VOCAB
+from helpers.schemas import schemas
 from helpers.tokenizer_layouts import layout as tokenizer_layout
 
 from glgpt.api.calls import CallParser
@@ -630,6 +631,7 @@ def cases() -> dict[str, Any]:
         "tasks": tasks(),
         "cleaning": cleaning(),
         "tolerances": tolerances(),
+        "schemas": schemas(500),
         "vocabularies": vocabularies(),
         "tokenizers": tokenizers(),
         "packed_programs": packed_programs(),

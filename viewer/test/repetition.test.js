@@ -1,9 +1,9 @@
 // Compares the tokens that xgrammar allows with the texts that a grammar describes, for grammars that count characters.
 
-import { createRequire } from "node:module";
-import { beforeAll, expect, test, vi } from "vitest";
+import { beforeAll, expect, test } from "vitest";
 import { writtenBytes } from "../src/runtime/constraints/characters";
 import { constraintGrammar } from "../src/runtime/constraints/grammar";
+import { xgrammar } from "./xgrammar";
 
 // In the texts of these tests, each character stands for one byte of UTF-8.
 const bytes = (text) => Array.from(text, (byte) => byte.charCodeAt(0));
@@ -35,11 +35,7 @@ const COMPLETIONS = ["", "\xa9", "\xbc\xa2", "\xa2", "\x9f\x99\x82", "\x99\x82",
 let library;
 
 beforeAll(async () => {
-  vi.stubGlobal("require", createRequire(import.meta.url)); // in Node, the library reads these three
-  vi.stubGlobal("__filename", import.meta.filename);
-  vi.stubGlobal("__dirname", import.meta.dirname);
-  await import("@mlc-ai/web-xgrammar");
-  library = globalThis.xgrammar;
+  library = await xgrammar();
 });
 
 /** Returns a matcher of a constraint's grammar. `allowed` has a flag for each token, and the last one for the end. */
