@@ -139,7 +139,6 @@ def drop(page: Any, name: str, text: str) -> None:
     )
 
 
-@pytest.mark.soak
 def test_saved_conversations(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path) -> None:
     """Fails if the page refuses a file of `glgpt chat`, or a hostile file replaces a conversation."""
     page = browse(serve(deep("llama")[1]) + f"#answer={ANSWER}&temperature=0&system=own")
