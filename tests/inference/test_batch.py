@@ -422,7 +422,6 @@ def test_losses_are_the_same_between_other_calls(goldens: Path) -> None:
     assert not model.device.texture_bytes
 
 
-@pytest.mark.soak
 @pytest.mark.slow
 def test_guesses_leave_the_text_unchanged(tmp_path: Path) -> None:
     """Fails if a guessed token has other logits than in a separate step, or a wrong guess stays in the caches."""
