@@ -1,6 +1,6 @@
 // Returns (cosine, sine) of an angle in radians. Uses polynomials over a quarter turn, because the built-in functions
-// have errors of up to 2^-11 on some devices. A quarter turn is subtracted n times as the sum of three constants; n
-// times the first one, 1.5703125, is exact, so the subtraction loses no precision.
+// have errors of up to 2^-11 on some devices. Subtracts n quarter turns from the angle. A quarter turn is the sum of
+// three constants; n times the first constant, 1.5703125, is exact, so the subtraction loses no precision.
 vec2 on_circle(float angle) {
   float n = floor(angle * 0.63661977237 + 0.5);
   float r = ((angle - n * 1.5703125) - n * 4.83751296997e-4) - n * 7.54978995489e-8, q = r * r;

@@ -1,8 +1,8 @@
 """Manages the sessions that use a part (a range of blocks) of a model, and the key-value caches of the sessions.
 
 If all caches are in use, a new session evicts another one: the least recently used session of the client with the most
-sessions. If several clients are tied for the most, all their sessions are considered. Sessions that run in one forward
-pass do not evict each other.
+sessions. If several clients have the most sessions, it evicts the least recently used of all their sessions. Sessions
+that run in one forward pass do not evict each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LapsedError(GlgptError):
 
 @dataclass
 class Session:
-    """A client's text, with one row per token: the caches hold its first `held` rows.
+    """The state of one client's text. The caches hold a row for each of the text's first `held` tokens.
 
     `key` is a secret that only this client receives.
     """
@@ -55,11 +55,12 @@ class Session:
 
 
 class Sessions:
-    """Manages up to `most` sessions with caches, on all stages of one device. Use it in the device's thread.
+    """Manages up to `most` sessions with caches, on all stages of one device.
 
-    A stage is a range of blocks loaded on the device. Sessions that have been idle for `age` seconds are evicted.
-    Caches are created when first needed. When a session has ended, the next session of the same stage reuses its
-    caches without clearing them: it writes each row before reading it.
+    Call the methods only in the device's thread. A stage is a range of blocks loaded on the device. Sessions that have
+    been idle for `age` seconds are evicted. Caches are created when first needed. When a session has ended, the next
+    session of the same stage reuses its caches without clearing them, because a session reads only rows that it has
+    written.
     """
 
     def __init__(self, most: int, age: float) -> None:
@@ -100,8 +101,8 @@ class Sessions:
         """Runs the rows `x` of a session; the first of them has position `pos`.
 
         Raises LapsedError if the session was evicted, its stage was unloaded, or it lacks rows before `pos`. Raises
-        GlgptError for rows beyond the context (a step with guesses always computes `ROWS` rows), and for guesses whose
-        number does not match the rows.
+        GlgptError for rows beyond the context (a step with guessed tokens always computes `ROWS` rows), and if there is
+        not exactly one row more than guesses.
         """
         self._check(session, pos, len(x), ask)
         fed = StepInput(self._use(session), pos, x, ask)
@@ -115,12 +116,12 @@ class Sessions:
 
         Returns for each session its answer, or the error that `step` would raise.
 
-        Each step is a session, a position, the row, and the request for tokens after it. There may be at most
+        Each step is a session, a position, the row, and the request for tokens after the row. There may be at most
         `side_by_side` steps, all of different sessions of one stage.
         """
         found: list[Answer | GlgptError | None] = [self._refused(session, pos, ask) for session, pos, _, ask in steps]
         good = [i for i, error in enumerate(found) if error is None]
-        self._joint = frozenset(steps[i][0].key for i in good)  # none of them may be evicted for another
+        self._joint = frozenset(steps[i][0].key for i in good)  # to get caches, none of them may evict another
         try:
             fed = [StepInput(self._use(steps[i][0]), *steps[i][1:]) for i in good]
         finally:
@@ -192,7 +193,7 @@ class Sessions:
             if whose is texts:
                 del self._free[i]
                 return caches
-        if self._made == self.most:  # the free caches are those of other stages: release the oldest
+        if self._made == self.most:  # all free caches are of other stages: releases the oldest
             self._release(*self._free.pop(0))
         caches = texts.caches()  # may raise GlgptError
         self._made += 1
@@ -201,7 +202,7 @@ class Sessions:
     def _superfluous(self, client: str) -> Session:
         """Returns the session to evict: the least recently used one of the client with the most sessions.
 
-        Clients that are tied for the most sessions count as one client. The new session of `client` counts too.
+        If several clients have the most sessions, considers all their sessions. Counts the new session of `client` too.
         """
         counts = Counter([client, *(session.client for session in self._live.values())])
         evictable = self._evictable()

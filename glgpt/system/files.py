@@ -43,7 +43,7 @@ def data_path(name: str) -> Path:
 def cache_path() -> Path:
     """Returns the cache folder, `glgpt` in $XDG_CACHE_HOME or ~/.cache.
 
-    Deleted files are created again, except the resume keys and moments of federated clients.
+    Files that a user deletes are created again, except the resume keys and AdamW moments of federated clients.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glgpt"
 
@@ -180,7 +180,7 @@ def write_cache(path: Path, value: dict[str, Any]) -> None:
 
 
 def check_utf8(text: str, why: str) -> None:
-    """Raises FileError for a text, such as a file name, that UTF-8 cannot encode. `why` completes the message."""
+    """Raises FileError for a text, such as a file name, that UTF-8 cannot encode. `why` is part of the message."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -217,7 +217,7 @@ def named_errors(path: Path) -> Iterator[None]:
     """Makes an OSError name `path` if the error names no file (as for a full disk) or only a temporary file."""
     try:
         yield
-    except shutil.Error as error:  # its argument lists files, each with the reason as text
+    except shutil.Error as error:  # its argument is a list of (source, destination, reason)
         why = re.sub(r"^\[Errno \d+\] ", "", str(error.args[0][0][-1])).partition(": ")[0]
         raise OSError(0, why, str(path)) from error
     except OSError as error:
@@ -258,7 +258,7 @@ def workplace(out: Path) -> Iterator[Path]:
                 work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
             yield work
         finally:
-            # If only `work` has the earlier folder, it must not be removed.
+            # Without a folder at `out`, `work` may have the only copy of the earlier folder.
             if work and (not (work / OLD).exists() or out.exists()):
                 shutil.rmtree(work, ignore_errors=True)
             with contextlib.suppress(OSError):  # `rmdir` fails for a parent that holds the finished folder

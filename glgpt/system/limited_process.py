@@ -23,7 +23,8 @@ except ImportError:  # Windows, where only the wall time is limited
     resource = None
 
 MAX_STDERR = 1 << 20  # maximum bytes of the process's stderr, whose last line is reported
-# Replaces sys.path, which begins with the current folder: an untrusted folder may hold modules such as json.py
+# `python -c` first imports from the current folder, which may be untrusted and hold modules such as json.py. Therefore
+# the program replaces sys.path with that of the parent process.
 _PROGRAM = "import sys, importlib; sys.path[:] = sys.argv[2:]; sys.exit(importlib.import_module(sys.argv[1]).main())"
 
 
@@ -40,7 +41,7 @@ class LimitError(LimitedProcessError):
 
 
 class LimitedProcess:
-    """A process that answers requests. It starts at `start` or the first request, and again if a request ended it."""
+    """A process that answers requests. If it does not run, for example after a failed request, `ask` starts it."""
 
     timeout_s = 60.0  # maximum wall time of a request; `answer_requests` limits the CPU time
 
@@ -52,7 +53,7 @@ class LimitedProcess:
     def start(self) -> subprocess.Popen[bytes]:
         """Returns the process, and starts it if it does not run; requests may be sent before it is ready."""
         if self._process is None or self._process.poll() is not None:
-            # The process gets a separate session, so that Ctrl-C, which stops an answer in a terminal, does not end it.
+            # Ctrl-C in a terminal stops a chat's answer. It does not end this process, which has its own POSIX session.
             self.close()
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
             self._process = subprocess.Popen(
@@ -109,7 +110,7 @@ class LimitedProcess:
         self.close()
         if late:
             return LimitError(f"it took more than {self.timeout_s:.0f} s", True)
-        if code < 0 or last.startswith("MemoryError"):  # code < 0: ended by a signal, as at a limit
+        if code < 0 or last.startswith("MemoryError"):  # code < 0: ended by a signal, as at the limit on CPU time
             return LimitError("it took too much time or memory")
         return LimitedProcessError(f"its process ended with exit code {code}: {quoted(last, 200)}")
 
@@ -133,8 +134,8 @@ class LimitedProcess:
 def answer_requests(answer: Callable[[dict[str, Any]], dict[str, Any]], cpu_s: int, memory: int) -> int:
     """Answers requests until stdin ends; returns 0.
 
-    Each request may take about `cpu_s` seconds of CPU time, and the process may use `memory` bytes of address space;
-    Windows has neither limit.
+    Each request may take about `cpu_s` seconds of CPU time, and the process may use `memory` bytes of address space. On
+    Windows, neither is limited.
     """
     if resource:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

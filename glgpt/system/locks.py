@@ -20,8 +20,8 @@ LOCK = ".lock"  # the locked file in a folder, on systems that cannot lock a fol
 def lock_folder(path: Path) -> Callable[[], None] | None:
     """Locks a folder for this process. Returns a function that unlocks it, or None if another process has the lock.
 
-    The folder itself is locked where the system supports it: a lock on a file in it would be lost if that file were
-    replaced. The lock ends with the process.
+    Where the system can lock folders, the folder itself is locked, because a lock on a file in the folder would be lost
+    if the file were replaced. Elsewhere, the file `LOCK` is locked. The lock ends with the process.
     """
     if fcntl is None:
         return _lock_file(path / LOCK)

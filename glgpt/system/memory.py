@@ -14,13 +14,14 @@ _CGROUPS = (
     [_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")],
     [_CGROUP / "memory" / name for name in ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")],
 )
-_CACHED = re.compile(r"^(?:in)?active_file (\d+)$", re.MULTILINE)  # bytes of files, which the system frees if needed
+# Bytes of cached files; the system frees them if programs need the memory
+_CACHED = re.compile(r"^(?:in)?active_file (\d+)$", re.MULTILINE)
 
 
 def available_memory() -> int | None:
     """Returns the bytes that programs can still allocate without swapping; None if the system does not report it.
 
-    In a container with a memory limit, these are at most the bytes below the limit.
+    In a container with a memory limit, returns at most the part of the limit that is not in use.
     """
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)

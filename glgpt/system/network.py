@@ -24,7 +24,7 @@ def is_address(host: str) -> bool:
 
 
 def url_parts(text: str) -> SplitResult:
-    """Returns the parts of a URL. All parts are empty if it cannot be parsed, such as `http://[` or `http://a:99999`."""
+    """Returns the parts of a URL; all are empty if it cannot be parsed, such as `http://[` or `http://a:99999`."""
     try:
         parts = urlsplit(text)
         _ = parts.port  # raises for an invalid port
@@ -55,7 +55,7 @@ def client_network(host: str) -> str:
     """
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # not an IP address, such as that of a Unix socket
+    except ValueError:  # not an IP address: for example, the client uses a Unix socket
         return host
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped:
@@ -86,7 +86,7 @@ def reachable(host: str) -> str:
     """Returns the address at which other machines reach a server that listens on `host`.
 
     If the server listens on all addresses, returns the address of the network interface that leads to other networks,
-    or the loopback address if no interface does. Nothing is sent.
+    or the loopback address if no interface does. The function sends no packet.
     """
     if not is_address(host) or not ipaddress.ip_address(host).is_unspecified:
         return host

@@ -17,18 +17,20 @@ KINDS = {
     stat.S_IFREG: "a file",
     stat.S_IFDIR: "a folder",
 }
-# Words for a message, such as "earlier export", and a function that is True for a path that they describe
+# Describes an output: its name in messages, such as "earlier export", and a function that is True for its path
 Own = tuple[str, Callable[[Path], bool]]
 
 
 def output_folder(name: str | Path, own: Own | None = None, option: str = "--out", *, held: Own | None = None) -> Path:
-    """Returns the folder at `name`, with links resolved; it is new, empty, or (with `own`) written by the same command.
+    """Returns the path of an output folder, with links resolved; raises FileError if it must not be written.
+
+    The folder must be missing, empty, or an earlier output of the same command, which `own` recognizes.
 
     `held` protects folders whose content must stay. It is a pair: the end of the error message, such as "a run; ...",
     and a function that is True for such a folder.
 
     Raises FileError for an empty or invalid name, a circular link, a path that cannot be created, the current folder or
-    a parent of it, a folder that `held` protects, a file, and a folder that is neither empty nor `own`.
+    a parent of it, a folder that `held` protects, a file, and a folder that is neither empty nor an earlier output.
     """
     path, mode = _resolved(name, option)
     if mode is None:
@@ -53,11 +55,13 @@ def output_folder(name: str | Path, own: Own | None = None, option: str = "--out
 def output_file(
     name: str | Path, suffix: str = "", own: Own | None = None, option: str = "--out", *, parents: bool = False
 ) -> Path:
-    """Returns the file at `name`, with links resolved; it is new, or (with `own`) written by the same command.
+    """Returns the path of an output file, with links resolved; raises FileError if it must not be written.
 
-    Raises FileError for an empty or invalid name, one that does not end in `suffix`, a circular link, a path that
-    cannot be created, and an existing path that is not `own`. Without `parents`, also raises FileError for a name in a
-    folder that does not exist.
+    The file must be missing, or an earlier output of the same command, which `own` recognizes.
+
+    Raises FileError for an empty or invalid name, a name that does not end in `suffix`, a circular link, a path that
+    cannot be created, and an existing path that is not an earlier output. Without `parents`, also raises FileError if
+    the file's folder does not exist.
     """
     path, mode = _resolved(name, option)
     shown = quoted(name)
@@ -73,7 +77,10 @@ def output_file(
 
 
 def would_be_deleted(out: str | Path, other: str | Path, what: str) -> FileError:
-    """Returns the error for an earlier output `out` (`what`) that also holds a file that it does not list, `other`."""
+    """Returns the error for a folder `out` with an earlier output and another file `other`, which would be lost.
+
+    `what` names the earlier output in the folder, such as "an export".
+    """
     return FileError(
         f"--out {quoted(out)} holds {quoted(other)}, which is not part of {what} and would be deleted: "
         "move it elsewhere first"

@@ -34,8 +34,9 @@ def in_processes(function: Callable[[A], R], arguments: Sequence[A], processes: 
     """Yields (index of the argument, result) of each call, in the order in which the calls end.
 
     With one process, and on systems that do not support more, calls the function in this process. The function must be
-    a module's, and arguments and results must be picklable. After an error or an interrupt, ends the other processes.
-    Raises GlgptError if the system ends a process, for example because memory does not suffice.
+    defined at the top level of a module, and arguments and results must be picklable. After an error or an interrupt,
+    ends the other processes. Raises GlgptError if the system ends a process, for example because memory does not
+    suffice.
     """
     context = _Context()
     pool = _pool(processes, context) if processes > 1 else None
@@ -64,7 +65,7 @@ def in_processes(function: Callable[[A], R], arguments: Sequence[A], processes: 
 
 
 class _Context(SpawnContext):
-    """Starts the processes of a pool, and lists those it created; a fork would copy locks that other threads hold."""
+    """Creates the processes of a pool, and lists them. Forked processes would copy locks that other threads hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class _Context(SpawnContext):
 
 
 def _pool(processes: int, context: _Context) -> ProcessPoolExecutor | None:
-    """Returns a pool of processes; None if the system does not support it, for example for lack of semaphores."""
+    """Returns a pool of processes; None if the system cannot provide one, for example without semaphores."""
     try:
         return ProcessPoolExecutor(processes, context, _end_with_parent)
     except (OSError, ImportError, NotImplementedError):
@@ -85,7 +86,7 @@ def _pool(processes: int, context: _Context) -> ProcessPoolExecutor | None:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent has ended; otherwise it would wait for calls for ever."""
+    """Ends this process when its parent has ended; otherwise this process would wait for calls for ever."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -20,7 +20,7 @@ from glgpt.system.signal_log import ENDINGS, first
 
 NUMBERS = tuple(ENDINGS)
 CHECK_INTERVAL_S = 0.2  # seconds between checks that the exception was not swallowed
-CLEANUP_TIMEOUT_S = 2.0  # seconds for the clean-up, after which another signal ends the process
+CLEANUP_TIMEOUT_S = 2.0  # seconds after the first signal in which further signals are ignored
 
 
 class Terminated(KeyboardInterrupt):
@@ -35,10 +35,11 @@ class Unwinding:
     """Turns the first signal into an exception, and raises the exception again if it was swallowed.
 
     Python drops an exception that is raised in a destructor, a callback from C, or some extensions' code. A thread
-    therefore sends the signal again until the `with` block has ended. Each time, the handler raises the exception,
-    unless the exception is already being handled. During an import, the handler raises nothing, because an exception
-    there leaves extensions in a state that aborts the process. A further signal from outside is ignored until the
-    clean-up has taken `CLEANUP_TIMEOUT_S` seconds; after that, such a signal ends the process through `leave`.
+    therefore sends the signal again until the block of `unwinding` has ended. Each time, the handler raises the
+    exception, unless the exception is already being handled. During an import, the handler raises nothing, because an
+    exception during an import leaves extensions in a state that aborts the process. Further signals from outside are
+    ignored for `CLEANUP_TIMEOUT_S` seconds after the first signal. After that, such a signal calls `leave`, which ends
+    the process.
     """
 
     def __init__(self, leave: Callable[[int], object] | None = None) -> None:

@@ -26,8 +26,9 @@ _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from glgpt.text.bpe_process 
 def train(pieces: Iterable[str], size: int, special: Sequence[str], letters: Sequence[str]) -> dict[str, Any]:
     """Trains a byte-level BPE of up to `size` tokens on a text in pieces; returns its `vocab` and `merges`.
 
-    The first ids are those of `special`, then those of `letters`, which represent the bytes. Pairs that occur at least
-    twice are merged. Raises GlgptError if the process fails, and any error that iterating over `pieces` raises.
+    The first ids are those of `special`, then those of `letters`, which represent the bytes. Only pairs of tokens that
+    occur at least twice are merged. Raises GlgptError if the process fails, and any error that iterating over `pieces`
+    raises.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", _COMMAND, *sys.path], stdin=pipe, stdout=pipe, stderr=pipe) as child:
@@ -37,7 +38,9 @@ def train(pieces: Iterable[str], size: int, special: Sequence[str], letters: Seq
             made, why = child.communicate()
         except BaseException:
             child.kill()
-            if child.stdin:  # closed here: `with` would raise BrokenPipeError for unsent bytes instead of this error
+            # Closes stdin here. Otherwise the end of `with` would close it, and raise BrokenPipeError for unsent bytes
+            # instead of the error that is being handled.
+            if child.stdin:
                 with contextlib.suppress(BrokenPipeError):
                     child.stdin.close()
             child.wait()
@@ -70,7 +73,8 @@ def main() -> None:
     texts = _received(sys.stdin.buffer)
     size, special, letters = json.loads(next(texts))
     engine = Tokenizer(models.BPE())
-    parted = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MAX_WORD_BYTES}}}"), "isolated")  # each letter stands for a byte
+    # Divides words into pieces of at most MAX_WORD_BYTES letters, each of which stands for a byte.
+    parted = pre_tokenizers.Split(Regex(rf"[\s\S]{{1,{MAX_WORD_BYTES}}}"), "isolated")
     engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False), parted])
     engine.train_from_iterator(
         texts,

@@ -33,10 +33,10 @@ class Data:
 
 
 def load_data(text: Text, last: float, tokenizer: Tokenizer, identity: str, progress: Progress | None = None) -> Data:
-    """Tokenizes a text, or reads its ids from the cache; the `last` share of the text is held out for validation.
+    """Tokenizes a text, or reads its ids from the cache. The share `last` at its end is held out for validation.
 
     `identity` identifies the tokenizer: see `tokenizer_training.identity`. Raises GlgptError if the text is not UTF-8
-    or has bytes that the vocabulary lacks.
+    or has a byte for which the vocabulary has no token.
     """
     parts = text.split(last)
     keys = [_key(part, tokenizer.vocab_size, identity) for part in parts]
@@ -97,14 +97,15 @@ def _mapped(path: Path) -> Ids | None:
         found: Ids = np.load(path, mmap_mode="r")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, EOFError):  # damaged: it is made again
+    except (OSError, ValueError, EOFError):  # damaged: the caller writes the file again
         return None
     return found if found.ndim == 1 and found.dtype in (np.uint16, np.uint32) else None
 
 
 def _write(text: Text, tokenizer: Tokenizer, path: Path, progress: Progress | None) -> None:
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32).newbyteorder("<")
-    # With `prefix_space`, pieces are divided only before spaces: the tokenizer adds a space to other pieces.
+    # With `prefix_space`, the tokenizer adds a space to a text that does not begin with one. The text is therefore
+    # divided only before spaces.
     blanks = " " if tokenizer.prefix_space else " \n"
     with written_whole(path) as file:
         file.write(_header(dtype, 0))
@@ -176,8 +177,8 @@ def fixed_windows(ids: Ids, context: int, tokens: int) -> NDArray[np.int64]:
 
     The windows do not overlap, so that an id is a target at most once.
 
-    If all windows of the text together have more than `tokens` ids (0: no limit), returns only some windows, evenly
-    spread over the text: as many as have at most `tokens` ids together, but at least one.
+    The windows together have at most `tokens` ids (0: no limit), but there is at least one window. If this excludes
+    some windows of the text, the others are spread evenly over the text.
     """
     whole = (len(ids) - 1) // context
     some = min(whole, max(1, tokens // context)) if tokens else whole

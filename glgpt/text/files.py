@@ -15,7 +15,7 @@ from glgpt.system.files import open_regular
 
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BLOCK = 1 << 20  # bytes of one read
-MAX_PIECE_CHARACTERS = 1 << 22  # a text in which `cut` finds no position is divided after at least this many
+MAX_PIECE_CHARACTERS = 1 << 22  # a text is divided after at least this many if `cut` finds no position
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Source:
 
 
 class Text:
-    """A text of one or more files, or of a string. Of files, only the piece being read is in memory."""
+    """A text of one or more files, or of a string. If it is in files, only the piece being read is in memory."""
 
     def __init__(self, sources: Sequence[_Source]) -> None:
         """Use `of_files` or `of_string`."""
@@ -154,12 +154,13 @@ class Text:
 
 
 def cut(text: str, whole: Iterable[str] = (), blanks: str = " \n", start: int = 0) -> int:
-    """Returns a position from `start` on at which GPT-2's tokenizer splits words, whatever text follows.
+    """Returns a position, not before `start`, at which GPT-2's tokenizer splits words, whatever text follows.
 
     The position is directly before a blank that follows a non-blank: no word of GPT-2 extends over such a position, and
-    the text before it does not affect how the text after it is split. Searches backwards for the first character of
-    `blanks`; without such a position, for the next character, and so on. Returns 0 if there is none at all. The
-    position is never within a text of `whole` (special tokens).
+    the text before it does not affect how the text after it is split. Searches backwards for such a
+    position before the first character of `blanks`. If there is none, searches for the next character of `blanks`, and
+    so on. Returns 0 if no character of `blanks` has such a position. The position is never within a special token of
+    `whole`.
     """
     special = [token for token in whole if len(token) > 1]
     end = len(text) - max(map(len, special), default=0)

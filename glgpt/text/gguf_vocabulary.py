@@ -44,10 +44,10 @@ _ENDS = ("eos", "eot", "eom")  # keys of the end-of-text tokens
 
 @dataclass(frozen=True)
 class _Parts:
-    """A BPE: the ids of its tokens and added tokens; the tokens in `special` become control tokens of GGUF."""
+    """The parts of a BPE tokenizer that GGUF stores. The tokens in `special` become control tokens."""
 
     kind: str  # value of tokenizer.ggml.model
-    pre: str
+    pre: str  # value of tokenizer.ggml.pre: the name of the rule that splits texts into words
     vocab: Mapping[str, int]
     merges: Sequence[tuple[str, str]]
     added: Mapping[str, int]
@@ -129,7 +129,7 @@ def _of_document(document: Document) -> _Parts:
 def _adds_space(document: Document) -> bool:
     """True if a SentencePiece tokenizer adds a space before a text.
 
-    Raises GlgptError if it does not mark blanks, or if it does anything else.
+    Raises GlgptError if the tokenizer does not replace blanks by BLANK, or has a step that GGUF cannot hold.
     """
     name = quoted(document.path, 300)
     adds = marks = False
@@ -170,7 +170,8 @@ def _tokens(
         elif token in parts.added:
             types[i] = USER_DEFINED
             if parts.kind == "llama":
-                tokens[i] = token.replace(BLANK, " ")  # readers look for these tokens before they mark blanks
+                # Readers search a text for these tokens before they replace its blanks by BLANK.
+                tokens[i] = token.replace(BLANK, " ")
         elif parts.kind == "llama" and _BYTE.fullmatch(token):
             types[i] = BYTE
     found: dict[str, Any] = {f"{PREFIX}tokens": tokens, f"{PREFIX}token_type": types}
@@ -187,9 +188,9 @@ def _tokens(
 def _check_merges(found: dict[str, Any], parts: _Parts, whole: set[str], model: Path) -> None:
     """Raises GlgptError if a reader could not derive the merges of a SentencePiece tokenizer from its scores.
 
-    Merges that make tokens in `whole` are not compared: readers find these tokens in the text before they merge. The
-    order of merges that make the same token is not compared either: scores do not express it, and versions of
-    `transformers` convert it differently.
+    Merges that make tokens in `whole` are not compared: readers find these tokens in the text before they apply merges.
+    The order of merges that make the same token is not compared either: scores do not express this order, and it
+    differs between versions of `transformers`.
     """
     if parts.kind == "llama":
         again = tokenizer_files(GgufFile(model, found, {}))["tokenizer.json"]["model"]["merges"]
@@ -198,7 +199,10 @@ def _check_merges(found: dict[str, Any], parts: _Parts, whole: set[str], model: 
 
 
 def _groups(merges: Iterable[Sequence[str]], whole: set[str]) -> list[tuple[str, set[tuple[str, ...]]]]:
-    """Returns adjacent merges that make the same token as sets, without the tokens in `whole`."""
+    """Groups adjacent merges that make the same token. Omits the tokens in `whole`.
+
+    Returns a list of pairs: a token and the set of its merges.
+    """
     made = [("".join(pair).replace(" ", BLANK), tuple(pair)) for pair in merges]
     kept = [(token, pair) for token, pair in made if token not in whole]
     return [(token, {pair for _, pair in group}) for token, group in groupby(kept, key=itemgetter(0))]

@@ -17,11 +17,14 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 class HFTokenizer(Tokenizer):
     """A tokenizer that runs on the `tokenizers` library, because tiktoken cannot run it.
 
-    For example, it has a normalizer, or `gguf.splits` lacks its way of splitting a text.
+    For example, the tokenizer has a normalizer, or splits a text by a rule that `gguf.splits` lacks.
     """
 
     def __init__(self, document: Document, vocab_size: int | None, named: Mapping[str, str]) -> None:
-        """Loads a document; `named` are the configured special tokens by role. Raises FileError if it is damaged."""
+        """Loads a tokenizer.json. Raises FileError if it is damaged.
+
+        `named` maps roles, such as "eos_token", to the configured special tokens.
+        """
         from tokenizers import Tokenizer as Engine
 
         self._name, self._document = quoted(document.path, 300), document
@@ -33,7 +36,8 @@ class HFTokenizer(Tokenizer):
             self._engine.add_special_tokens(others)
             special = {about.content: token for token, about in self._engine.get_added_tokens_decoder().items()}
         decoded = _decoding(document)
-        whole = special.keys() - document.plain  # the decoder applies to other added tokens, such as runs of blanks
+        # `special` has all added tokens. The decoder applies to those in `plain`, such as runs of blanks.
+        whole = special.keys() - document.plain
         tokens = {token: text.encode() if text in whole else decoded(text) for text, token in vocab.items()}
         size = vocab_size or 1 + max(tokens, default=0)
         eos = special.get(named.get("eos_token", EOS))
@@ -64,13 +68,13 @@ class HFTokenizer(Tokenizer):
         return self.checked(self._engine_ids(text))
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """Encodes `text`; special tokens become plain text, except those of `plain`."""
+        """Encodes `text`, treating special tokens that are not in `plain` as ordinary text."""
         return self.checked(self._ordinary_ids(text))
 
 
 @contextlib.contextmanager
 def _refused(kind: type[GlgptError], what: str) -> Iterator[None]:
-    """Converts an error of the library, an Exception or a panic, to the type `kind`; its message begins with `what`."""
+    """Converts an error or panic of the library to an error of type `kind`, whose message begins with `what`."""
     try:
         yield
     except GlgptError:

@@ -59,15 +59,15 @@ class Tokenizer:
     ) -> None:
         """Stores the vocabulary: `tokens` maps ids to bytes, and `special` maps special tokens, never split, to ids.
 
-        `ordinary` encodes the text between special tokens. `ranks` and `split` describe, for other engines, what
-        `ordinary` does. `ranks` has a token's bytes and its id (-1: none) for each rank: first the single bytes, then
-        the merges in order. `split` describes how a text is split into words; it is None if only `ordinary` can do so.
-        With `prefix_space`, `ordinary` adds a space before a text that does not begin with one.
+        `ordinary` encodes the text between special tokens. `ranks` and `split` describe what `ordinary` does, for other
+        engines such as the page's. `ranks` has a token's bytes and its id (-1: none) for each rank: first the single
+        bytes, then the merges in order. `split` is the rule that splits a text into words; None: only `ordinary` knows
+        the rule. With `prefix_space`, `ordinary` adds a space before a text that does not begin with one.
         """
         self.ranks, self.split = ranks, split
-        self.spelled: tuple[Mapping[str, int], Sequence[tuple[str, str]]] | None = None  # a file's vocab and merges
+        self.spelled: tuple[Mapping[str, int], Sequence[tuple[str, str]]] | None = None  # vocab and merges of the files
         self.prompt_prefix, self.prompt_suffix = list[int](), list[int]()  # ids that `prompt` adds around a text
-        # Texts in `special` that are ordinary words, such as runs of blanks: any text may contain them.
+        # Texts in `special` that stand for ordinary text, such as runs of blanks: any text may contain them.
         self.plain = frozenset[str]()
         self.vocab_size, self.eos, self.prefix_space = vocab_size, eos, prefix_space
         self._tokens, self._ordinary = tokens, ordinary
@@ -95,7 +95,10 @@ class Tokenizer:
         return self._around(self._is_special, text)
 
     def encode_ordinary(self, text: str) -> list[int]:
-        """Encodes `text`, treating special tokens not in `plain` as plain text. Raises GlgptError as `encode` does."""
+        """Encodes `text`, treating special tokens that are not in `plain` as ordinary text.
+
+        Raises GlgptError as `encode` does.
+        """
         return self._around(_any_of(self.plain), text)
 
     def _around(self, single: re.Pattern[str] | None, text: str) -> list[int]:
@@ -156,7 +159,7 @@ def _any_of(texts: Collection[str]) -> re.Pattern[str] | None:
 
 
 class StreamDecoder:
-    """Decodes ids one at a time; a character is returned with its last byte."""
+    """Decodes ids one at a time; returns a character as soon as its last byte is known."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -186,7 +189,7 @@ class Files(NamedTuple):
     split: Split = GPT2
     around: tuple[Sequence[int], Sequence[int]] = ((), ())  # ids before and after a prompt
     plain: frozenset[str] = frozenset()  # added tokens that are not special
-    ordered: bool = False  # True if `stray_merge` has found nothing
+    ordered: bool = False  # True if `stray_merge` has accepted the merges
 
 
 def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
@@ -194,12 +197,12 @@ def load_tokenizer(folder: Path, vocab_size: int | None) -> Tokenizer | None:
 
     `folder` may also be a GGUF file, which holds the tokenizer itself.
 
-    `vocab_size` is that of the model; without a model, it is None, and the largest id in the files determines the
+    `vocab_size` is the model's vocabulary size. If it is None (no model), the largest id in the files determines the
     size.
 
-    Without files, returns GPT-2's tokenizer if `vocab_size` is `GPT2_VOCAB_SIZE` and tiktoken has this tokenizer or can
-    download it; otherwise returns None. Also returns None for a tokenizer.json that is not a BPE, unless the
-    other two files exist. Raises GlgptError, naming the file, for a damaged file.
+    If the folder has no such files, returns GPT-2's tokenizer if `vocab_size` is `GPT2_VOCAB_SIZE` and tiktoken has
+    this tokenizer or can download it; otherwise returns None. Also returns None for a tokenizer.json that is not a BPE,
+    unless vocab.json and merges.txt exist. Raises GlgptError, naming the file, for a damaged file.
     """
     halves = [folder / name for name in ("vocab.json", "merges.txt")]
     plain = all(half.exists() for half in halves)
@@ -266,7 +269,7 @@ def plain_files(folder: Path) -> Files:
 
 def _read_combined(folder: Path, vocab_size: int | None) -> Tokenizer | None:
     """Loads the tokenizer of a tokenizer.json; returns None if it is not a BPE."""
-    from glgpt.text.hf_tokenizer import HFTokenizer  # imports this module
+    from glgpt.text.hf_tokenizer import HFTokenizer  # a circular import at the top of this module
     from glgpt.text.untrusted.tokenizer_document import checked_document  # slow to import: pydantic
 
     document = checked_document(read_model_json(folder, COMBINED), file_name(folder, COMBINED))
@@ -282,7 +285,7 @@ def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
 
     Tiktoken runs a byte-level BPE without a normalizer. Its split, the rule that divides a text into words, must be in
     `gguf.splits`, its added tokens must have no options for the text around them, and its merges must pass
-    `stray_merge`. Llama 3's files have several merges for most tokens.
+    `stray_merge`. Those of Llama 3's tokenizer.json do not, because it has several merges for most tokens.
     """
     whole, found = document.whole, split_of(document.dump("pre_tokenizer"))
     if found is None or document.dump("normalizer") or whole.model.byte_fallback:
@@ -295,7 +298,7 @@ def _on_tiktoken(document: Document, named: Mapping[str, str]) -> Files | None:
     if whole.model.ignore_merges and vocab.keys() - added.keys() - set(named.values()) - LETTER_BYTE.keys() != {
         left + right for left, right in document.merges
     }:
-        return None  # a word that no merge makes is a single token, too
+        return None  # with `ignore_merges`, a word that no merge makes is a single token; tiktoken would divide it
     if stray_merge(dict.fromkeys((letter_bytes(left), letter_bytes(right)) for left, right in document.merges)):
         return None
     source, plain = document.path, document.plain - set(named.values())
@@ -347,7 +350,7 @@ def merges_of(tokens: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def letter_bytes(token: str) -> bytes:
-    """Converts a token of vocab.json to its bytes; a token with letters that stand for no byte is plain text."""
+    """Converts a token of vocab.json to its bytes; a token with other letters is encoded as UTF-8."""
     try:
         return codecs.charmap_encode(token, "strict", _LETTER_CODES)[0]
     except UnicodeEncodeError:

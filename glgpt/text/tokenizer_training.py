@@ -56,7 +56,7 @@ def make_tokenizer(kind: str, text: Text, folder: Path, progress: Progress | Non
                 f"tokenizer {written(kind)} is not gpt2, bytes, bpe:N or a folder with vocab.json and merges.txt"
             )
         copy_tokenizer(source, folder)
-        _loaded(source, kind)  # so that errors name the source folder
+        _loaded(source, kind)  # loads the source first, so that errors name its folder
     return _loaded(folder, kind)
 
 
@@ -163,7 +163,10 @@ def _write_gpt2(folder: Path) -> None:
 
 
 def _write(folder: Path, vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], eos: str | None) -> None:
-    """Writes a tokenizer's files; tokenizer_config.json keeps transformers from adding an `eos` that `vocab` lacks."""
+    """Writes a tokenizer's files.
+
+    Without `eos`, tokenizer_config.json sets it to null, since transformers would otherwise add an end-of-text token.
+    """
     config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
     config |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), eos)
     ordered = dict(sorted(vocab.items(), key=lambda item: item[1]))

@@ -42,7 +42,7 @@ class Start:
 class StepResult:
     """The result of a step: its number from 1, mean loss in nats per target, norm of all gradients before clipping.
 
-    In f16, it also has the loss scale, and how often the step was repeated because gradients overflowed.
+    In f16, also holds the loss scale, and how often the step was repeated because gradients overflowed.
     """
 
     step: int
@@ -111,7 +111,7 @@ class Step:
     seconds_left: float
     validation_loss: float | None = None  # nats per token
     bits_per_byte: float | None = None  # of the validation text
-    loss_scale: float | None = None  # in f16, the factor of the loss
+    loss_scale: float | None = None  # in f16, the factor by which the loss was multiplied
     overflows: int = 0  # number of times the step was repeated because gradients overflowed f16
 
 

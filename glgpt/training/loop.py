@@ -108,7 +108,7 @@ class Loop:
         )
 
     def keep(self, step: int, loss: float | None) -> dict[str, Any]:
-        """Evaluates, samples, logs and saves parameters that were trained elsewhere up to `step`.
+        """Evaluates, samples, logs and saves parameters that were trained outside this loop, up to `step`.
 
         `loss` is the last training loss. Returns the line of metrics.jsonl with the sample added. Raises DivergedError
         if a parameter is not finite.
@@ -131,7 +131,7 @@ class Loop:
             self.callbacks.task("taking the first step")(0, 1)
         results = self._asked(lambda: self.trainer.submit(inputs, targets, s.lr_at(step)))
         due = any(self._due(every, step) for every in (s.eval_every, s.sample_every, s.save_every or s.steps))
-        if not due and not first:  # the first step compiles shaders, so wait for it
+        if not due and not first:  # the first step compiles shaders: the code below waits for it
             for result in results:
                 self._recent.append((result.step, self._busy()))
             if len(self._recent) > 1:
@@ -238,7 +238,7 @@ class Loop:
             raise self._broken(error.step, error.what) from None
 
     def _diverged(self, result: StepResult) -> DivergedError:
-        with contextlib.suppress(OverflowedError):  # concerns a later step
+        with contextlib.suppress(OverflowedError):  # in a later step, which does not matter any more
             self.trainer.drain()
         tensor = self.trainer.not_finite()
         what = f"the loss is {result.loss:g} and the gradient's norm {result.grad_norm:g}"
@@ -310,7 +310,7 @@ class Loop:
         self.run.sync()
         try:
             self.trainer.save(self.run.path, self.tokenizer.eos, self.callbacks.task("saving a checkpoint"))
-        except GlgptError as error:  # the loss was finite, but the parameters are not
+        except GlgptError as error:  # a parameter is not finite, although the loss was finite
             raise self._broken(step, str(error)) from None
         self.saved = step
         self.run.keep(step, self.settings.keep)

@@ -21,7 +21,7 @@ class OverflowedError(GlgptError):
 
 @dataclass(frozen=True)
 class LossScale:
-    """The factor of the loss, which is a power of two (`value`), and the number of steps taken with it.
+    """The factor by which the loss is multiplied (`value`, a power of two), and the number of steps taken with it.
 
     A gradient above the largest float16 makes the norm of all gradients infinite, and the step changes no parameter.
     Then the scale is halved and the step is repeated. After `GROW_AFTER` steps without an overflow, the scale doubles,

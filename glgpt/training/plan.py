@@ -47,7 +47,10 @@ class Plan:
         raise GlgptError(f"{need}; {self._remedy}")
 
     def check_memory(self, free: int | None) -> None:
-        """Raises GlgptError if the textures, in main memory, exceed the `free` bytes (None: unknown)."""
+        """Raises GlgptError if the textures exceed `free` bytes (None: unknown).
+
+        Software OpenGL stores textures in main memory; `free` is what is available of it.
+        """
         if free is None or self.total <= free:
             return
         need = f"training needs {self}, and software OpenGL has {free / MIB:,.0f} MiB of free main memory for them"

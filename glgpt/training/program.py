@@ -33,10 +33,10 @@ class Recipe:
     """Everything that a recorded training step depends on, except the model.
 
     A step runs `accumulate` micro-batches, each of `batch` sequences of `context` tokens. `betas`, `eps` and
-    `weight_decay` are AdamW's; only matrices decay. `clip` is the maximum norm of all gradients together (0: no
-    clipping). `dropout` and `recompute` are as in `models.network.Batch`. With `precision` f16, the inputs of products
-    and the activations saved for the backward pass are stored as float16; parameters, moments, the residual stream,
-    sums and losses stay f32, and the loss is scaled (`loss_scale`).
+    `weight_decay` are AdamW's; the decay applies only to matrices. `clip` is the maximum norm of all gradients together
+    (0: no clipping). `dropout` and `recompute` are as in `models.network.Batch`. With `precision` f16, the inputs of
+    products and the activations saved for the backward pass are stored as float16; parameters, moments, the residual
+    stream, sums and losses stay f32, and the loss is scaled (`loss_scale`).
     """
 
     batch: int
@@ -83,7 +83,7 @@ class Recipe:
 def program_digest(config: ModelConfig, recipe: Recipe) -> str:
     """Returns the SHA-256 of the model's configuration and of the recipe, except for `recompute`.
 
-    Trainers with equal digests can train together.
+    Only trainers with equal digests can train in one federated session.
     """
     fields = {"config": config.fields(), "recipe": asdict(recipe) | {"recompute": False}}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
@@ -122,14 +122,14 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
     """Records the entries of training: `init`, `backward`, `accumulate`, `update`, `evaluate` and those of generation.
 
     An entry is a named list of passes, and a state is a texture that outlives an entry. `init` makes fresh parameters
-    from the scalar `seed`. `backward` runs the first micro-batch and leaves the gradients of (sum of losses) / (rows of
-    the whole step), in f16 times the loss scale, in the states `d.<parameter>`. `accumulate` (only if there are several
-    micro-batches) runs another micro-batch and adds its gradients to these states. `backward`, `accumulate` and
-    `evaluate` write (sum of losses, number of targets that count, ..) to row `row` of the state `losses`: row 0 for
-    `backward`, the next rows for `accumulate`, and row `SLOTS` for `evaluate`. `update` takes an AdamW step on the mean
-    loss over all targets that count, and leaves (norm of the gradients, factor by which it multiplied them, 1 if the
-    norm is finite, 0) in the state `gradient_norm`. After the parameters have changed, `prepare` must be played before
-    a generation.
+    from the scalar `seed`. `backward` runs the first micro-batch and stores its gradients in the states
+    `d.<parameter>`. They are the gradients of (sum of losses) / (rows of the whole step), in f16 multiplied by the loss
+    scale. `accumulate` (only if there are several micro-batches) runs another micro-batch and adds its gradients to
+    these states. `backward`, `accumulate` and `evaluate` store the sum of losses and the number of targets other than
+    -1 in row `row` of the state `losses`: row 0 for `backward`, the next rows for `accumulate`, and row `SLOTS` for
+    `evaluate`. `update` takes an AdamW step on the mean loss over all these targets. In the state `gradient_norm`, it
+    stores the norm of the gradients, the factor by which it multiplied them, and 1 if the norm is finite. After the
+    parameters have changed, `prepare` must be played before a generation.
 
     Raises GlgptError if the limits do not allow the step.
     """
@@ -223,7 +223,7 @@ def _moments(network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial(network: Network) -> None:
-    """Records the passes that make fresh parameters, each with the mean and the deviation of its `Parameter`."""
+    """Records the passes that make fresh parameters, with the mean and standard deviation of each `Parameter`."""
     for site, parameter in enumerate(network.config.parameters.values()):
         x = network.parameter(parameter.name)
         rows, cols = parameter.used(x.rows, x.cols)

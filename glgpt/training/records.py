@@ -33,7 +33,7 @@ class Source(_Strict):
 
 
 class Record(_Strict):
-    """`train.json`: how a run was started; `files` is empty if the run was given a text."""
+    """`train.json`: how a run was started. `files` is empty if the run was given a text instead of files."""
 
     glgpt: str = ""
     files: list[str]
@@ -42,7 +42,7 @@ class Record(_Strict):
     init: str | None = None
     vocab_size: Size
     data: str  # identifies the text and the tokenizer: `text.dataset.Data.key`
-    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # `text.tokenizer_training.identity` of its files
+    tokenizer: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # hash of its files: `tokenizer_training.identity`
     settings: Settings
 
 
@@ -82,7 +82,7 @@ class Made(_Strict):
 
 
 class RecipeFields(BaseModel):
-    """The fields of `program.Recipe`; a `batch` or `context` of None is taken from arrays of the trainer's steps."""
+    """The fields of `program.Recipe`; if `batch` or `context` is None, the trainer takes it from its steps."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
 

@@ -47,10 +47,10 @@ def train(
 
     A new run gets the folder `out` (default: a new one in `runs`). It starts from fresh weights with a `preset`'s size
     (default "nano") or from the checkpoint `init`, and accepts any field of `training.settings.Settings`. With
-    `resume`, the run in the folder `resume` continues, on the same device bit for bit as if it had never stopped. It
-    keeps its text, and all settings except given ones of `CHANGEABLE`; a run that was started with `text` must be given
-    the same text again. An interrupt (Ctrl-C, SIGTERM, a closed terminal) ends a run early with a checkpoint; a second
-    interrupt ends it immediately.
+    `resume`, the run in the folder `resume` continues; on the same device, the result is bit for bit as if the run had
+    never stopped. The text stays the same, and so do all settings, except those of `CHANGEABLE` that are given. A run
+    that was started with `text` must be given the same text again. An interrupt (Ctrl-C, SIGTERM, a closed terminal)
+    ends a run early with a checkpoint; a second interrupt ends it immediately.
 
     `callbacks` are notified of steps, validations, samples and checkpoints.
 
@@ -160,7 +160,7 @@ def new_run(
                 **record,
             )
             write_json(folder / RECORD, whole.model_dump())
-            # so that a run has a checkpoint from the start
+            # Saves step 0, so that a run has a checkpoint from the start.
             trainer.save(folder, tokenizer.eos, callbacks.task("saving a checkpoint"))
             if also:
                 also(folder, trainer, data, settings)

@@ -82,8 +82,8 @@ class RunFolder:
         """Saves the model of `step` in a separate folder, and deletes all but the last `most` of such folders.
 
         If `most` is 0, saves nothing. The saved files are hard links to the run's files (copies, if the file system has
-        no links), so saving takes little time. They never change, because the run replaces its files instead of
-        overwriting them.
+        no links), so saving takes little time. The saved files never change, because the run replaces its own files
+        instead of overwriting them.
         """
         self._forget([*(kept_steps(self.path)[: -most + 1] if most > 1 else kept_steps(self.path)), step])
         if not most:
@@ -121,7 +121,7 @@ class RunFolder:
         self._metrics = (self.path / METRICS).open("ab")
 
     def sync(self) -> None:
-        """Flushes metrics.jsonl to disk, so that a checkpoint is never ahead of it."""
+        """Flushes metrics.jsonl to disk, so that after a crash, it has all steps of a checkpoint saved later."""
         with named_errors(self.path / METRICS):
             os.fsync(self._metrics.fileno())
 

@@ -14,7 +14,7 @@ from glgpt.models.context import DEFAULT_CONTEXT
 from glgpt.models.spec import MAX_SIZE, ModelConfig
 
 SCHEDULES = ("cosine", "linear", "constant")
-MAX_COUNT = 1 << 53  # maximum number of steps and other counts: exact in a double
+MAX_COUNT = 1 << 53  # maximum number of steps and other counts; a double holds it exactly
 MAX_RATE = 3.4e38  # the largest learning rate: shaders take it as a 32-bit float
 PRECISIONS = ("f32", "f16")  # number formats of the inputs of matrix products
 SHAPE = ("n_layer", "n_head", "n_embd", "context")
@@ -81,7 +81,7 @@ class Settings:
     keep: int = 3  # number of last checkpoints whose models are retained
     eval_tokens: int = 1 << 17  # maximum number of tokens of a validation; 0: all of the validation text
     sample_tokens: int = 200
-    validation: float = 0.1
+    validation: float = 0.1  # share of the text that is held out for validation
     seed: int = 0
     device: str | int = "auto"
     max_texture_memory: int = 0  # bytes; 0: unlimited
@@ -119,7 +119,7 @@ class Settings:
             raise GlgptError(f"precision {written(self.precision)} is not one of {', '.join(PRECISIONS)}")
         if self.seed >= 1 << 32:
             raise GlgptError(f"seed is {self.seed}; it must be below 2^32")
-        # train.json holds Python's values, not 0, 1 or NumPy's
+        # Converts 0, 1 and NumPy's values, so that train.json holds true or false, and integers.
         object.__setattr__(self, "recompute", flag("recompute", self.recompute))
         if not isinstance(self.device, str):
             object.__setattr__(self, "device", integer("device", self.device))
@@ -141,7 +141,7 @@ class Settings:
     def lr_at(self, step: int) -> float:
         """Returns the learning rate of `step` (from 1).
 
-        After the warmup, it decays to `min_lr` at the last step, or stays at `lr` if the schedule is constant.
+        After the warmup, the rate decays to `min_lr` at the last step, or stays at `lr` if the schedule is constant.
         """
         if step <= self.warmup:
             return self.lr * step / self.warmup
@@ -150,7 +150,7 @@ class Settings:
         return self.min_lr + (self.lr - self.min_lr) * share[self.schedule]
 
     def model_config(self, vocab_size: int) -> ModelConfig:
-        """Returns the configuration for fresh weights. Raises GlgptError for a width that the heads do not divide."""
+        """Returns the configuration for fresh weights. Raises GlgptError if n_head does not divide n_embd."""
         return models.family(models.DEFAULT).sized(vocab_size, self.context, self.n_embd, self.n_layer, self.n_head)
 
 

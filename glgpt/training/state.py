@@ -41,8 +41,8 @@ def write(
     are a Hugging Face checkpoint, whose metadata holds the SHA-256 of each tensor. `eos` is the id that begins and ends
     a text; None: the tokenizer has none.
 
-    Each array is taken from its mapping once, and released as soon as the tensor of the checkpoint to which it belongs
-    is written. A mapping that reads arrays from textures therefore needs memory for only one such tensor. `progress` is
+    The function reads each array once, and releases it when the tensor of the checkpoint that contains the array is
+    written. A mapping that reads arrays from textures therefore needs memory for only one such tensor. `progress` is
     called with the number of tensors written and the number of all tensors. Raises OSError, naming the file, if the
     folder cannot be written. Raises GlgptError, leaving the old files, if a value is not finite.
     """

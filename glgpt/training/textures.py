@@ -60,9 +60,9 @@ class TrainingTextures:
     def upload(self, inputs: NDArray[np.int64], targets: NDArray[np.int64], train: bool) -> None:
         """Uploads the ids of a micro-batch, of shape `[batch, context]`.
 
-        In every tensor of the program with a row for each token, row `position * batch + sequence` belongs to the token
-        at this position of this sequence. If `train`, also uploads the index of the ids that the gradient of the
-        embedding needs (`sorted_index`).
+        If a tensor of the program has a row for each token, row `position * batch + sequence` is for the token at
+        `position` in `sequence`. If `train`, also uploads the index of the ids that the gradient of the embedding needs
+        (`sorted_index`).
         """
         ids = inputs.T.reshape(-1)
         self.put(f"ids.{len(ids)}", ids[:, None])

@@ -92,9 +92,9 @@ class Trainer:
     """Trains a model with AdamW; every tensor, gradient and moment is stored in textures.
 
     `model` is a configuration such as GPT2Config (fresh weights), a checkpoint's name or folder (None: the embedded
-    model), or a loaded LanguageModel, whose checkpoint is read, with its adapter added to the weights. Settings are
-    given as one object or by name, as in `Trainer(config, batch=12, lr=1e-3)`; settings of the device
-    (`DeviceSettings`) are given by name.
+    model), or a loaded LanguageModel. The checkpoint of a LanguageModel is read again, and its adapter is added to the
+    weights. Settings are given as one object or by name, as in `Trainer(config, batch=12, lr=1e-3)`; settings of the
+    device (`DeviceSettings`) are given by name.
 
     A step runs `accumulate` micro-batches of at most `batch` sequences of at most `context` tokens; smaller arrays are
     padded and masked, which changes no loss and no gradient. The loss is the mean over all targets of all micro-batches
@@ -102,8 +102,8 @@ class Trainer:
     this mean; if no target counts, loss and gradient are zero.
 
     A program has one shape (batch and context), and compiling it can take half a minute on software GL. If `batch` or
-    `context` is None, it is taken from the first step. If later sequences are longer, the trainer recompiles the
-    program for the next power of two of their length (at most `n_positions`); if there are more sequences, it
+    `context` is None, the trainer takes it from the first step. If later sequences are longer, the trainer recompiles
+    the program for the next power of two of their length (at most `n_positions`); if there are more sequences, it
     recompiles for their number. The first compilation is logged as info, later ones are logged as warnings.
 
     `on_plan` is called with the texture memory and an estimate of a step's time before textures are allocated.
@@ -144,7 +144,8 @@ class Trainer:
             self._met = 0, 0  # batch and context of the last program that ran; zeros before the first step
             self._compiled = False
             self.lr, self.seed, self.steps_done = checked_rate(settings.lr), checked_seed(settings.seed), 0
-            self._seed = int(np.array(self.seed, np.uint32).view(np.int32))  # scalars are signed: the same 32 bits
+            # Integer scalars of shaders are signed: this one has the same 32 bits as the seed.
+            self._seed = int(np.array(self.seed, np.uint32).view(np.int32))
             self.device, self.choice = device_settings.open()
             self._in_flight: deque[_Step] = deque()  # steps with unread losses
             self._results: list[StepResult] = []  # results read but not yet returned
@@ -267,7 +268,7 @@ class Trainer:
         self._prepared = False
         self.player.play("update", lr=step.lr, **unbias)
         self.steps_done = step.number
-        self._readback.start()  # an interrupt discards the result, but the step is done
+        self._readback.start()  # after `steps_done`: an interrupt here loses the result, but the step is done
         self._in_flight.append(step)
         if step.scale:
             self.loss_scale = step.scale.after_step()
@@ -285,7 +286,7 @@ class Trainer:
     def drain(self) -> list[StepResult]:
         """Waits for every step in flight and returns their results."""
         while len(self._readback):
-            self._results.append(self._take())  # retained if a later call raises
+            self._results.append(self._take())  # stays in `_results` if a later `_take` raises
         results, self._results = self._results, []
         return results
 
@@ -337,7 +338,7 @@ class Trainer:
     def evaluate(self, inputs: NDArray[Any], targets: NDArray[Any]) -> float:
         """Returns the mean loss in nats per target; 0 without targets.
 
-        `inputs` and `targets` are ids of shape `[n, T]`, where T is at most `context` if this is given.
+        `inputs` and `targets` are ids of shape `[n, T]`, where T is at most `context` if `context` was given.
         """
         x, y = checked_ids(inputs, targets, self.config.vocab_size)
         self._settle()
@@ -443,7 +444,8 @@ class Trainer:
                 "the last step's gradients are gone, since the shaders were compiled again; take a step first"
             )
         counted = self.player.read("losses")[0, : self.recipe.accumulate, 0, 1].sum()
-        mean = np.float32(self.recipe.rows / max(1, counted) / self._gradients)  # `update`'s factor before clipping
+        # The factor by which `update` multiplies gradients before clipping.
+        mean = np.float32(self.recipe.rows / max(1, counted) / self._gradients)
         return {name: mean * self.textures.read(name, "d.") for name in self.config.parameters}
 
     # -- checkpoints --------------------------------------------------------------------------------------------
@@ -479,13 +481,13 @@ class Trainer:
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> Trainer:
-        """Resumes from the files of `save`, on the same device bit for bit; `overrides` change settings.
+        """Resumes from the files of `save`; on the same device, bit for bit. `overrides` change settings.
 
         Raises GlgptError for a folder without a state, or a state that is damaged.
         """
         about, tensor = training_state.read(Path(folder))
         options = about.recipe.model_dump() | {"lr": about.lr, "seed": about.seed}
-        made = about.made  # kernels add in different orders, so use the previous kernel if the device is the same
+        made = about.made  # kernels add in different orders: uses the previous one on the same device
         if made and made.on == open_device(overrides.get("device", "auto")).renderer:
             options |= {"kernel": made.kernel, "fetch": made.fetch}
         trainer = cls(models.from_fields(about.config), **(options | overrides))

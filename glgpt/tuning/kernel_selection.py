@@ -31,7 +31,8 @@ COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # name -> `Kernel.contig
 # Panels (weights stored in strips of neighbouring columns) are used if they reduce the time of a one-row product to
 # less than this fraction.
 PANELS_PAY = 0.8
-ROW_PROBE = (3072, 768, 4)  # K, N of the probe's one-row products, and number of weights (more than caches can hold)
+# K, N of the probe's one-row products, and the number of their weights (more than processor caches can hold)
+ROW_PROBE = (3072, 768, 4)
 ADDED = 16  # number of values that a device adds up in the test of blending
 MIN_PROBE_S = 0.003  # intended seconds of a long run of the probe, which has 3 to 65 plays
 STEADY = 1.3  # maximum ratio of the times of a product's two fastest long runs; a larger one means a busy machine
@@ -144,7 +145,7 @@ def variants(kernels: Iterable[Kernel]) -> list[Kernel]:
 
 
 def known_to_blend(device: Device, options: Options, pairs: bool = False) -> bool:
-    """Returns `adds_by_blending`; caches the result per driver if it is True, since the test must compile a shader."""
+    """Returns `adds_by_blending`. Caches only True, per driver, since the test must compile a shader."""
     key = f"{probe_key(device, options)} {options.fetch}{' pairs' if pairs else ''}"
     file = cache_path() / "blending.json"
     known = read_cache(file, MAX_CACHE_BYTES)
@@ -157,7 +158,7 @@ def known_to_blend(device: Device, options: Options, pairs: bool = False) -> boo
 
 
 def adds_by_blending(device: Device, options: Options, pairs: bool = False) -> bool:
-    """True if blending adds floats exactly as additions in succession do; draws a sum to test this.
+    """True if blending gives exactly the sum that adding floats one after the other gives; draws a sum to test this.
 
     False if the device has fewer than eight draw buffers, which blended products need. With `pairs`, two pixels add up
     their terms before blending, which works only if the device computes derivatives separately for each column of a

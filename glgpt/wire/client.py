@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 RECONNECT_TIMEOUT_S = 30.0  # seconds within which a lost connection must be restored
 ANSWER_TIMEOUT_S = 120.0  # seconds without an answer after which a server counts as lost
 MAX_RESENDS = 20  # maximum number of reconnections while `take` waits for one answer
-# Maximum number of attempts at one request. After each attempt in which a server lost the session's rows, except the
-# last one, the client sends the text again (replays it).
+# Maximum number of attempts at one request. If a server lost the session's rows in an attempt, the next attempt sends
+# the text again (replays it).
 MAX_REPLAYS = 20
 BACKOFF_S = (0.05, 2.0)  # seconds between attempts to connect: first, maximum
 ADVICE = "check that `glgpt split serve` is running there"
@@ -206,7 +206,7 @@ class Connection:
         """Reconnects and resends unanswered steps. Logs a warning if the first attempt fails.
 
         Raises ForgottenError if the server lost the session, or no longer has the answer to one of these steps. Raises
-        GlgptError if it is not connected after `patience` seconds.
+        GlgptError if the client is not connected after `patience` seconds.
         """
         self._disconnect()
         self.traffic.reconnects += 1

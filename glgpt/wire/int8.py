@@ -24,7 +24,8 @@ def encode(values: Floats, width: int) -> bytes:
     rows.reshape(-1)[: len(flat)] = flat
     scales = np.abs(rows).max(axis=1) / np.float32(127)
     scales = np.where(scales > 0, scales, np.float32(1))
-    levels = np.rint(rows / scales[:, None]).clip(-127, 127).astype(np.int8)  # clip: subnormal scales are imprecise
+    # Subnormal scales are imprecise, so that levels may exceed 127 before `clip`.
+    levels = np.rint(rows / scales[:, None]).clip(-127, 127).astype(np.int8)
     return bytes(scales.astype("<f4").tobytes() + levels.reshape(-1)[: len(flat)].tobytes())
 
 

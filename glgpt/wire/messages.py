@@ -134,7 +134,7 @@ class Opened(_FromServer):
     shape: Annotated[dict[str, Count], Field(max_length=16)] = {}
     context: Count = 0  # positions per session; 0, or not sent: the model's context
     dtype: str = "f32"
-    sizes: Annotated[tuple[Rows, ...], Field(max_length=64, strict=False)] = ()  # possible numbers of rows of a chunk
+    sizes: Annotated[tuple[Rows, ...], Field(max_length=64, strict=False)] = ()  # numbers of rows computed at once
     sessions: Count = 0  # maximum number of sessions with caches
 
 

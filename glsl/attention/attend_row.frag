@@ -1,12 +1,12 @@
 // Attention of one row: y[head] = softmax(scores[head]) v, where x holds the scores. Each row of y is for one range of
-// keys: KEYS keys, or with RANGE_KEYS those of `ranges.glsl`. `attended.glsl` combines the ranges. The softmax is not
-// stored: whenever a greater score is found, the sum so far is rescaled (Milakov and Gimelshein 2018). If there are
-// several ranges, the second output, LOGS, holds the logarithm of the range's sum of exponentials; this sum is the
-// weight of the range. Sixteen keys are processed at once, so that many fetches run in parallel. The final sixteen may
-// reach beyond the last key, where the rows of v are undefined. For each key beyond the last one, the row of an earlier
-// key is fetched instead, with the score NOTHING, so that it has no weight.
+// keys: a range of KEYS keys, or with RANGE_KEYS a range of `ranges.glsl`. `attended.glsl` combines the ranges. The
+// softmax is not stored: whenever a greater score is found, the sum so far is rescaled (Milakov and Gimelshein 2018).
+// If there are several ranges, the second output, LOGS, holds the logarithm of each range's sum of exponentials;
+// `attended.glsl` uses this sum as the weight of the range. Sixteen keys are processed at once, so that many fetches
+// run in parallel. The final sixteen may reach beyond the last key, where the rows of v are undefined. For each key
+// beyond the last one, the row of an earlier key is fetched instead, with the score NOTHING, so that it has no weight.
 // With PLACES, does the same for one row of each of several texts; y has RANGES rows for each text. PLACES holds the
-// position of each text. TABLE has a row for each text, which holds, for each key, the number of its row of v.
+// position of each text. Row i of TABLE is for text i: for each key, it holds the number of the row of v to use.
 #ifdef PLACES_W
 #define TEXT (p.y / RANGES)
 #define RANGE (p.y % RANGES)

@@ -1,6 +1,6 @@
 // y[s, head] = SCALE * sum over t >= s of x[s, head, t] dz[t, head], for every sequence of the batch. For the gradient
-// of values, x is the transposed pattern; for that of keys, x is the transposed gradient of scores and dz the queries.
-// GROUP heads of x and dz share one head of y, which gets the sum of their gradients.
+// of values, x is the transposed pattern. For the gradient of keys, x is the transposed gradient of scores, and dz
+// holds the queries. GROUP heads of x and dz share one head of y, which gets the sum of their gradients.
 // Each row tile of y holds a different range of s. A fragment computes one s in each tile, so it uses each fetched
 // texel of dz for several s.
 #include "pattern.glsl"

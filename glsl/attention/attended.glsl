@@ -1,5 +1,6 @@
 // attended(c4) returns texel c4 of the output of attention for one row. It combines the results of `attend_row.frag`
-// for the ranges of keys: their mean, weighted by the sums of exponentials, whose logarithms are in LOGS.
+// for the ranges of keys: it returns their mean, weighted by each range's sum of exponentials. LOGS holds the
+// logarithms of these sums.
 #ifdef RANGE_KEYS
 // The ranges are those of `ranges.glsl`. The weights of a head's ranges are computed once for all its texels, and the
 // texels of all ranges are fetched together.

@@ -1,11 +1,12 @@
-// Rotates heads by their position. The heads of x begin at texel column FIRST. In a head, each pair of columns
-// (i, i + ROTATED / 2) is rotated by the angle position * frequency[i] and multiplied by FACTOR; columns from ROTATED
-// on, or without FREQUENCIES all columns, are copied. Row t of x has position pos + t and is written to row pos + t of
-// y. With FROM_ZERO, the rows of BATCH sequences alternate, and row t of both x and y has position t / BATCH.
+// Rotates each head by angles that depend on its position (RoPE). The heads of x begin at texel column FIRST. In a
+// head, each pair of columns (i, i + ROTATED / 2) is rotated by the angle position * frequency[i] and multiplied by
+// FACTOR; columns from ROTATED on, or without FREQUENCIES all columns, are copied. Row t of x has position pos + t and
+// is written to row pos + t of y. With FROM_ZERO, the rows of BATCH sequences alternate, and row t of both x and y has
+// position t / BATCH.
 // With SCALES, each head is normalised first: multiplied by its scale (or by one scale of all heads) and by
 // (GAIN + GAIN_OFFSET).
-// With PARTIAL_SUMS, x is given as the partial sums of one row, or with PLACES of several rows, which are added up
-// here.
+// With PARTIAL_SUMS, the input holds partial sums of x, which this pass adds up: those of one row, or, with PLACES, of
+// several rows.
 // With PLACES, x has a row for each of several texts: row i of x is written to row (`row` + i) of y and rotated by the
 // position PLACES[i].
 // With OTHER, the pass also copies the same number of other heads (the values) to OTHER without rotation. They come
@@ -32,8 +33,8 @@ const float FREQUENCY[HALF] = float[](FREQUENCIES);
 #define FACTOR 1.0
 #endif
 
-// Computes the cosines and sines of the angles by which four columns of a head, from column `first` on, are rotated at a
-// position, times FACTOR. In the first half of the rotated columns, sines are negated.
+// Computes the cosines and sines, times FACTOR, of the angles by which four columns of a head, from column `first` on,
+// are rotated at a position. In the first half of the rotated columns, sines are negated.
 void cos_sin(int position, int first, out vec4 cosines, out vec4 sines) {
   for (int k = 0; k < 4; k++) {
     int c = min(first + k, ROTATED - 1);

@@ -1,5 +1,5 @@
 // The gradient of a soft cap: dx = dy (1 - (y / CAP)^2) for the capped scores y = CAP tanh(x / CAP); the input
-// x holds dy. Masked scores are far below -CAP; y / CAP is clamped to -1, so their dx is 0.
+// x holds dy. Masked scores y are far below -CAP. y / CAP is clamped to -1 for these, so dx is 0.
 #include "pattern.glsl"
 
 void main() {

@@ -1,4 +1,4 @@
-// Texel k of a row of y = (maximum, sum of exponentials) of texels k, k + Y_W, k + 2 Y_W .. of the same row of scores
+// Texel k of a row of y = (maximum, sum of exponentials) of texels k, k + Y_W, k + 2 Y_W, ... of the same row of scores
 // (see `softmax.glsl`). Keys after the row's position are ignored.
 #include "softmax.glsl"
 

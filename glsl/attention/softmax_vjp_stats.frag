@@ -1,4 +1,4 @@
-// Texel k of a row of y = the sum of x * dy over texels k, k + Y_W, k + 2 Y_W .. of the same row of the pattern x,
+// Texel k of a row of y = the sum of x * dy over texels k, k + Y_W, k + 2 Y_W, ... of the same row of the pattern x,
 // where dy is the gradient of the pattern.
 #include "pattern.glsl"
 

@@ -1,6 +1,6 @@
 // Splits a product into q, k and v, and writes row t of each to row `pos` + t of its cache. The product holds the
-// columns of q, then those of k, then those of v. With MOMENTS, the product was computed from a row to which its norm
-// was not applied yet, and is given as partial sums: they are added up here, and the norm is applied. If there are
+// columns of q, then those of k, then those of v. With MOMENTS, the product was computed from a row before its norm,
+// and the input holds partial sums of the product. This pass adds up the sums and applies the norm. If there are
 // several rows (one of each text), BATCH_ROW is the row of the product that this fragment computes: the fragment's row
 // minus the scalar `row` (EACH_NEW_ROW in `glgpt/ops/partial_sums.py`).
 #ifdef MOMENTS

@@ -1,5 +1,5 @@
-// Transposes each pattern: y[s * N_HEAD + g, t] = x[t * N_HEAD + g, s] for t < ROWS, and zero for other t. g is the
-// number of a head among those of all sequences.
+// Transposes each pattern: y[s * N_HEAD + g, t] = x[t * N_HEAD + g, s] for t < ROWS, and zero for other t. g numbers
+// the heads of all sequences.
 float value(int t, int g, int s) { return t < ROWS ? x_one(t * N_HEAD + g, s) : 0.0; }
 
 void main() {

@@ -2,12 +2,12 @@
 // of tile 1.
 #ifdef NO_PACKING
 // IEEE 754 conversions in integer operations, for drivers that do not have packHalf2x16, and for Mesa's software
-// drivers, which take twice as long with it.
+// drivers, where packHalf2x16 takes twice as long.
 
 // Converts four float16 numbers: `magnitude` is the exponent and the fraction, shifted left by 13 bits. The addition
 // and the multiplication give m, which is the correct float32 for normal numbers, infinities and NaN. For a subnormal
 // number f * 2^-24, m is (1 + f / 1024) * 2^-15, and 2 m - 2^-14 is correct. For a normal number, 2 m - 2^-14 is at
-// least m, so the smaller of m and 2 m - 2^-14 is always correct. They are compared as integers, since the bits of
+// least m, so the smaller of m and 2 m - 2^-14 is always correct. The two are compared as integers, since the bits of
 // positive floats have the same order as the floats.
 vec4 halves_to_floats(uvec4 magnitude, uvec4 sign_bit) {
   vec4 m = uintBitsToFloat(magnitude + 0x70000000u) * 1.9259299443872359e-34;  // 2^-112

@@ -1,7 +1,7 @@
 // Adds up the partial sums of a product of one row, or of each of several rows: y = act(sum). With MOMENTS, the product
 // was computed from the row before its norm, and the norm is applied to the sum before `act`. With TIMES, y is
-// multiplied by the tensor TIMES; with SECOND_SUMS, y is multiplied by another product of the row, which has the same
-// shape as y and is also given as partial sums.
+// multiplied by the tensor TIMES. With SECOND_SUMS, y is multiplied by another product of the row, of the same shape;
+// SECOND_SUMS holds the partial sums of this product.
 #include "activation.glsl"
 #include "finished_sum.glsl"
 

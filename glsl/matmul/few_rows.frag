@@ -40,7 +40,7 @@ void main() {
   int column = p.x / 4 * (4 * BY) + p.y % BY * 4 + p.x % 4, slice = p.y / BY % SPLIT_K, group = p.y / (BY * SPLIT_K);
   vec4 acc[Y_N];
   // For each row of x: the sum of the elements by which a group of rows of w is multiplied. This sum times the group's
-  // minima is their contribution to the product.
+  // minima is the part of the product that comes from the minima.
   float inputs[Y_NR];
   START_INPUTS
   ivec3 at[COLUMNS];  // texel coordinates in w: (texel, first row, layer)

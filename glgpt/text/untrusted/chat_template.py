@@ -19,21 +19,24 @@ from glgpt.text.untrusted.renderer import Renderer, RenderError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_CHARACTERS = 1 << 19  # maximum characters of all messages as JSON, and of tools and documents together
-# Private-use characters; `prompt` marks positions with two that neither the messages nor the template contain.
+# Private-use characters. `prompt` marks positions in texts with two of them that messages and template do not contain.
 PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The token ids of a conversation; `borders` are the positions where the assistant's answers begin and end."""
+    """The token ids of a conversation.
+
+    `borders` are the positions in `ids` where the assistant's answers begin and end.
+    """
 
     ids: list[int]
     borders: tuple[int, ...] = ()
 
 
 def checked_messages(messages: Any) -> list[dict[str, Any]]:
-    """Returns a copy of messages, each with a role, and with a content or tool calls.
+    """Checks that each message has a role, and a content or tool calls; returns a copy of the messages.
 
     Raises ArgumentError for an empty list and, naming the message, for an unknown role or an invalid content.
     """
@@ -99,7 +102,7 @@ class ChatTemplate:
         return text in self._sources[True]
 
     def document(self) -> dict[str, Any]:
-        """Returns the template, a different template for tools, and the special tokens.
+        """Returns the template, the template for tools if it is a different one, and the special tokens.
 
         The type of the result is `TemplateSource` of `page.documents.manifest`.
         """
@@ -149,9 +152,9 @@ class ChatTemplate:
         return ChatPrompt(ids, self._borders(ids, rendered.replace(mark, "").split(border), add_generation_prompt))
 
     def _marked(self, value: Any, mark: str, key: str = "") -> Any:
-        """Returns a copy of `value` with `mark` before each special token in its texts, which thus stays plain text.
-
-        Also marks a part of a special token at an edge of a message's text. `key` is the key of `value` in its mapping.
+        """Returns a copy of `value` with `mark` before each special token in its texts.
+        `_encode` treats marked tokens as plain text. Also marks a part of a special token at the start or the end of a
+        message's text. `key` is the key under which `value` is stored.
         """
         if isinstance(value, Mapping):
             whole = re.compile(self._pattern)
@@ -161,9 +164,9 @@ class ChatTemplate:
         if not isinstance(value, str) or not value:
             return value
         text = re.sub(self._pattern, rf"{mark}\g<0>", value)
-        if key not in ("content", "text"):  # names and types: marks at their edges would break templates' comparisons
+        if key not in ("content", "text"):  # names and types: templates compare these, which marks would prevent
             return text
-        # The template may write the rest of a special token directly next to the text.
+        # The text may begin or end with a part of a special token, and the template may write the rest next to it.
         ends = max((n for token in self._special for n in range(1, len(token)) if text.endswith(token[:n])), default=0)
         text = text[: len(text) - ends] + mark * bool(ends) + text[len(text) - ends :]
         begins = any(
@@ -193,7 +196,7 @@ class ChatTemplate:
         """
         sizes = [len(part.encode()) for part in parts]
         ends = [0, *accumulate(len(self._tokenizer.token_bytes(i)) for i in ids)]
-        if ends[-1] != sum(sizes):  # the tokenizer normalizes the text, so its tokens have other bytes
+        if ends[-1] != sum(sizes):  # the tokenizer normalizes the text, so the tokens' bytes differ
             return ()
         before = parts[::2] if ends_in_answer else parts[:-1:2]
         blanks = [len(part.encode()) - len(part.rstrip().encode()) for part in before]

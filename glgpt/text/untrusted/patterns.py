@@ -23,9 +23,10 @@ _TOKEN = re.compile(
 def checked_pattern(pattern: str) -> str:
     """Returns the regular expression. Raises ValueError if it could be slow, or is not supported.
 
-    A search must not scan a run of characters again from each of its positions. Therefore an unbounded repeat must be
-    outside groups. In addition, either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next
-    alternative matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused.
+    A search must not scan a run of characters again from each position in the run. Therefore an unbounded repeat must
+    be outside groups. In addition, either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next
+    alternative matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused: if no
+    number follows a run of letters, a search scans the run again from each letter.
 
     A group may be repeated more than once only if it has a single alternative, contains no other group and always
     matches the same length: `(?:\\d{3})*`, but not `(a+)*` or `(a|b)*`. Back-references, calls, conditions and named
@@ -71,7 +72,7 @@ class _Item:
 
     @property
     def harmless(self) -> bool:
-        """True if the item can match an empty text, so it never fails, and items before it are not tried again."""
+        """True if the item can match an empty text. It then never fails, so items before it are not tried again."""
         return self.least == 0
 
     def all_ways(self) -> int:

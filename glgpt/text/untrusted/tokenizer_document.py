@@ -2,7 +2,7 @@
 
 An engine is the code that runs the tokenizer: tiktoken, the `tokenizers` library, or the page's own code.
 Only the fields declared here reach an engine. Other fields, including truncation, padding and dropout, are dropped.
-Other kinds of parts are refused.
+A file with another kind of normalizer, pre-tokenizer, post-processor or decoder is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glgpt.errors import FileError, quoted
 from glgpt.text.token_ids import MAX_IDS, MAX_MERGES, MAX_SPECIAL_TOKENS, added_ids, checked_ids
 from glgpt.text.untrusted.patterns import checked_pattern
 
-MAX_STEPS = 16  # maximum steps of a sequence
+MAX_STEPS = 16  # maximum steps of a part of type `Sequence`
 MAX_GROWTH = 8  # maximum characters to which a normalizer's replacements may expand one character
 _Id = Annotated[int, Field(ge=0, lt=MAX_IDS)]
 _Token = Annotated[str, Field(max_length=256)]
@@ -83,7 +83,10 @@ class _Replace(_Part):
     content: _Short
 
     def growth(self) -> float:
-        """Returns the maximum number of characters that replace one character; a regex may match an empty text."""
+        """Returns the maximum number of characters that replace one character.
+
+        A regex may match the empty text before a character, which then adds `content` to the character.
+        """
         if isinstance(self.pattern, _Text):
             return len(self.content) / len(self.pattern.String)
         return 1 + len(self.content)
@@ -221,7 +224,7 @@ class _Decoders(_Part):
     steps: Annotated[list[_Decoder], Field(max_length=MAX_STEPS, alias="decoders")]
 
 
-# The whole
+# The whole file
 
 
 class Added(_Part):
@@ -241,7 +244,7 @@ class _AddedId(Added):
 
 class _Bpe(_Part):
     type: Literal["BPE"] = "BPE"
-    # The items are checked after validation: pydantic is slow for many. `tsType` is the type of the checked values.
+    # `checked_document` checks the items, because pydantic is slow for many. `tsType` is the type of checked items.
     vocab: Annotated[dict[str, Any], Field(json_schema_extra={"tsType": "Readonly<Record<string, number>>"})]
     merges: Annotated[list[Any], Field(max_length=MAX_MERGES)]
     unk_token: str | None = None
@@ -289,7 +292,7 @@ class PageTokenizer(_Whole):
 
 
 def steps(part: Any) -> list[Any]:
-    """Returns the steps of a sequence, a list of the part itself if it is not a sequence, and [] for None."""
+    """Returns the steps of a part of type `Sequence`; [part] for another type, and [] for None."""
     return [] if part is None else getattr(part, "steps", [part])
 
 
