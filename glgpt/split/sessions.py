@@ -100,7 +100,7 @@ class Sessions:
     def step(self, session: Session, pos: int, x: Rows, ask: Ask | None) -> Answer:
         """Runs the rows `x` of a session; the first of them has position `pos`.
 
-        Raises LapsedError if the session was evicted, its stage was unloaded, or it lacks rows before `pos`. Raises
+        Raises LapsedError if the session was evicted or lacks rows before `pos`, or if its stage was unloaded. Raises
         GlgptError for rows beyond the context (a step with guessed tokens always computes `ROWS` rows), and if there is
         not exactly one row more than guesses.
         """
@@ -230,7 +230,7 @@ class Sessions:
         session.evicted, session.held, session.reply = True, 0, b""
 
     def drop(self, texts: BatchedStage) -> None:
-        """Evicts the sessions of a stage, releases its caches and closes it."""
+        """Evicts the sessions of a stage, releases the stage's caches and closes the stage."""
         for session in list(self._live.values()):
             if session.texts is texts:
                 self._evict(session)

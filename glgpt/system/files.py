@@ -232,9 +232,9 @@ def named_errors(path: Path) -> Iterator[None]:
 def staged_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """Yields a folder to fill. Its files appear in `path` when the block completes; if the block fails, none appear.
 
-    If `path` exists (`outputs.output_folder` checks that it may be written), its files of the same names are replaced
-    and its other files stay; `manifest.json` is replaced last. With `replace`, the whole folder is replaced. Missing
-    parent folders are made.
+    If `path` exists (`outputs.output_folder` checks that it may be written), files in it with the same names are
+    replaced and other files stay; `manifest.json` is replaced last. With `replace`, the whole folder is replaced.
+    Missing parent folders are made.
     """
     with workplace(path) as work:
         folder = work / "new"

@@ -19,7 +19,7 @@ from typing import Any
 from glgpt.system.signal_log import ENDINGS, first
 
 NUMBERS = tuple(ENDINGS)
-CHECK_INTERVAL_S = 0.2  # seconds between checks that the exception was not swallowed
+CHECK_INTERVAL_S = 0.2  # seconds between repeated signals, in case the exception was swallowed
 CLEANUP_TIMEOUT_S = 2.0  # seconds after the first signal in which further signals are ignored
 
 

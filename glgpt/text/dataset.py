@@ -33,7 +33,7 @@ class Data:
 
 
 def load_data(text: Text, last: float, tokenizer: Tokenizer, identity: str, progress: Progress | None = None) -> Data:
-    """Tokenizes a text, or reads its ids from the cache. The share `last` at its end is held out for validation.
+    """Tokenizes a text, or reads its ids from the cache; holds out the share `last` at the end for validation.
 
     `identity` identifies the tokenizer: see `tokenizer_training.identity`. Raises GlgptError if the text is not UTF-8
     or has a byte for which the vocabulary has no token.
@@ -57,7 +57,7 @@ def cache_folder() -> Path:
 
 
 def data_key(text: Text, last: float, vocab_size: int, identity: str) -> str:
-    """Returns the `key` of a text's `Data`, for arguments as those of `load_data`, without tokenizing the text."""
+    """Returns the `key` of the `Data` that `load_data` would return for a text, without tokenizing the text."""
     return " ".join(_key(part, vocab_size, identity) for part in text.split(last))
 
 

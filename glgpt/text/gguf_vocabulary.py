@@ -150,7 +150,7 @@ def _adds_space(document: Document) -> bool:
 
 
 def _comparable(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Returns the steps of a pre-tokenizer in the format of PRE_TOKENIZERS, to be compared with its values."""
+    """Returns the steps of a pre-tokenizer in the format of the values of PRE_TOKENIZERS."""
     found = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer])
     return [step | {"trim_offsets": True} if step and step["type"] == "ByteLevel" else step for step in found]
 

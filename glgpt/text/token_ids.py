@@ -11,7 +11,7 @@ from glgpt.errors import FileError, quoted
 
 MAX_IDS = 1 << 24  # maximum ids of a vocabulary
 MAX_MERGES = 1 << 20
-MAX_SPECIAL_TOKENS = 10_000  # maximum tokens that are never split, because a text is searched for each of them
+MAX_SPECIAL_TOKENS = 10_000  # maximum tokens that are never split; every text is searched for all of them
 
 
 def checked_ids(vocab: Any, path: Path) -> dict[str, int]:

@@ -131,10 +131,10 @@ def identity(folder: Path) -> str:
 def train_bpe(text: Text, size: int, folder: Path, progress: Progress | None = None) -> None:
     """Trains a byte-level BPE of `size` tokens and writes it in GPT-2's file format.
 
-    Id 0 is the end of text; the ids of the bytes follow, in the order of their letters in Unicode, and then those of
-    the merges. Pairs that occur at least twice are merged; of equally frequent pairs, the pair with the smaller ids is
-    merged first. Words are divided after `bpe_process.MAX_WORD_BYTES` bytes. The same text gives the same files. Raises
-    GlgptError if the size is too small, or larger than the text allows.
+    Id 0 is the end of text. The ids of the bytes follow, sorted by the Unicode letters that represent the bytes in
+    vocab.json, and then the ids of the merges. Pairs that occur at least twice are merged; of equally frequent pairs,
+    the pair with the smaller ids is merged first. Words are divided after `bpe_process.MAX_WORD_BYTES` bytes. The same
+    text gives the same files. Raises GlgptError if the size is too small, or larger than the text allows.
     """
     checked_size(size)
     learned = bpe_process.train(_counted(text, progress), size, [EOS], _LETTERS)

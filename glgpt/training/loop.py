@@ -278,7 +278,7 @@ class Loop:
         return True
 
     def _sample(self, step: int) -> None:
-        """Samples a text from the current model; whenever the context is full, continues from the later half of it."""
+        """Samples a text from the current model; whenever the context is full, continues from its later half."""
         s, ids = self.settings, list(self._prompt())
         prompt = len(ids)
         while len(ids) - prompt < s.sample_tokens and not self._stop:

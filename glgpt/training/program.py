@@ -35,8 +35,8 @@ class Recipe:
     A step runs `accumulate` micro-batches, each of `batch` sequences of `context` tokens. `betas`, `eps` and
     `weight_decay` are AdamW's; the decay applies only to matrices. `clip` is the maximum norm of all gradients together
     (0: no clipping). `dropout` and `recompute` are as in `models.network.Batch`. With `precision` f16, the inputs of
-    products and the activations saved for the backward pass are stored as float16; parameters, moments, the residual
-    stream, sums and losses stay f32, and the loss is scaled (`loss_scale`).
+    products and the activations saved for the backward pass are stored as float16. Parameters, moments, the residual
+    stream, sums and losses stay f32. The loss is scaled (`loss_scale`).
     """
 
     batch: int
@@ -127,9 +127,9 @@ def record_training(rec: Recorder, config: ModelConfig, recipe: Recipe, kernel: 
     scale. `accumulate` (only if there are several micro-batches) runs another micro-batch and adds its gradients to
     these states. `backward`, `accumulate` and `evaluate` store the sum of losses and the number of targets other than
     -1 in row `row` of the state `losses`: row 0 for `backward`, the next rows for `accumulate`, and row `SLOTS` for
-    `evaluate`. `update` takes an AdamW step on the mean loss over all these targets. In the state `gradient_norm`, it
-    stores the norm of the gradients, the factor by which it multiplied them, and 1 if the norm is finite. After the
-    parameters have changed, `prepare` must be played before a generation.
+    `evaluate`. `update` takes an AdamW step on the mean loss over all these targets. In the state `gradient_norm`,
+    `update` stores the norm of the gradients, the factor by which it multiplied them, and 1 if the norm is finite.
+    After the parameters have changed, `prepare` must be played before a generation.
 
     Raises GlgptError if the limits do not allow the step.
     """
@@ -200,8 +200,8 @@ def _losses(rec: Recorder) -> Tensor:
 def _backward(network: Network, recipe: Recipe, so_far: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
     """Records the forward and backward pass of a micro-batch; returns the state of each parameter's gradient.
 
-    `so_far` maps each parameter to its gradient over the earlier micro-batches (empty for the first one), to which the
-    gradient of this micro-batch is added.
+    `so_far` maps each parameter to its gradient over the earlier micro-batches; it is empty for the first micro-batch.
+    The gradients of this micro-batch are added to these gradients.
     """
     rec, suffix = network.rec, ".sum" if so_far else ""
     with rec.taping() as tape:

@@ -82,7 +82,7 @@ class Made(_Strict):
 
 
 class RecipeFields(BaseModel):
-    """The fields of `program.Recipe`; if `batch` or `context` is None, the trainer takes it from its steps."""
+    """The fields of `program.Recipe`; if `batch` or `context` is None, the trainer takes the value from its steps."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="forbid")
 

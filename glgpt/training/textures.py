@@ -118,10 +118,10 @@ def micro_batches(
 ) -> MicroBatches:
     """Divides ids and targets, of shape `[n, T]`, into `count` micro-batches of shape `[batch, context]`.
 
-    Smaller arrays are padded, with targets of -1. Padding comes after a sequence's tokens, which attend only to earlier
-    tokens, so it does not change their logits; a target of -1 adds nothing to a loss or a gradient. Padding repeats ids
-    of the inputs, since values of other tokens could overflow. Raises GlgptError if the arrays are too large for
-    `count` micro-batches.
+    Smaller arrays are padded, with targets of -1. Padding follows the tokens of a sequence. These attend only to
+    earlier tokens, so padding does not change their logits. A target of -1 adds nothing to a loss or a gradient.
+    Padding repeats ids of the inputs, since values of other tokens could overflow. Raises GlgptError if the arrays are
+    too large for `count` micro-batches.
     """
     rows, (n, length) = count * batch, inputs.shape
     if n > rows or length > context:

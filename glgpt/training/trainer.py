@@ -103,7 +103,7 @@ class Trainer:
 
     A program has one shape (batch and context), and compiling it can take half a minute on software GL. If `batch` or
     `context` is None, the trainer takes it from the first step. If later sequences are longer, the trainer recompiles
-    the program for the next power of two of their length (at most `n_positions`); if there are more sequences, it
+    the program for the next power of two of their length (at most `n_positions`). If there are more sequences, it
     recompiles for their number. The first compilation is logged as info, later ones are logged as warnings.
 
     `on_plan` is called with the texture memory and an estimate of a step's time before textures are allocated.
@@ -379,7 +379,7 @@ class Trainer:
         """Returns the name of the first tensor that contains a NaN or an infinity; None if there is none.
 
         Checks the parameters first. If they are finite, runs the backward pass again for the first step whose loss or
-        norm was not finite, and checks its gradients, from that of the last parameter to that of the first.
+        norm was not finite, and checks the gradients of that step, starting with the last parameter.
         """
         for name in self.config.parameters:
             if not np.isfinite(self.textures.read(name)).all():

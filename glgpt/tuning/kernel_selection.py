@@ -162,7 +162,7 @@ def adds_by_blending(device: Device, options: Options, pairs: bool = False) -> b
 
     False if the device has fewer than eight draw buffers, which blended products need. With `pairs`, two pixels add up
     their terms before blending, which works only if the device computes derivatives separately for each column of a
-    quad. Software drivers can do both, but on these it is faster to add up partial sums in another pass.
+    quad. Software drivers pass both tests, but on these it is faster to add up partial sums in another pass.
     """
     if device.limits.max_draw_buffers < 8:
         return False
@@ -264,8 +264,8 @@ def probe(device: Device, options: Options, kernels: Sequence[Kernel]) -> tuple[
     """Measures products; returns their milliseconds by `measured_names`, and True if the results may be cached.
 
     They may not be cached if the machine was busy. Other work on the machine can only add time, so the fastest of
-    several runs is used. The time of a product is the difference between the fastest long run and the fastest short
-    run, divided by the number of further plays in the long run; this excludes fixed costs. The runs of the products
+    several runs is used. The time of a product excludes fixed costs: it is the time of the fastest long run minus
+    that of the fastest short run, divided by the number of further plays in the long run. The runs of the products
     alternate.
     """
     players: dict[str, Player] = {}

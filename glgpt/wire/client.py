@@ -53,7 +53,7 @@ class BusyError(LostError):
 
 @dataclass
 class Traffic:
-    """Counts message bytes, and milliseconds on a server (`there_ms`), in its queue and on the network (`wire_ms`)."""
+    """Counts message bytes, and milliseconds on a server (`there_ms`), in a queue there, on the network (`wire_ms`)."""
 
     steps: int = 0
     rows: int = 0
@@ -109,7 +109,7 @@ class Connection:
         return len(self._unanswered)
 
     def submit(self, pos: int, n: int, payload: bytes, ask: Ask | None) -> None:
-        """Sends a step of `n` rows from position `pos`; `ask` requests tokens. `take` returns its answer."""
+        """Sends a step of `n` rows from position `pos`; `ask` requests tokens. `take` returns the answer."""
         self._send(Step(seq=self._next, pos=pos, n=n, ask=ask), n, payload)
 
     def look(self, n: int, names: tuple[str, ...], payload: bytes) -> None:

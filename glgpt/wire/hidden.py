@@ -24,7 +24,7 @@ def nbytes(rows: int, width: int, kind: str) -> int:
 def pack(states: Floats, kind: str) -> bytes:
     """Returns hidden states, of shape `[n, width]`, as little-endian bytes; for int8, all scales precede all rows.
 
-    Raises GlgptError for states that are not finite, and for f16 if they exceed its range.
+    Raises GlgptError for states that are not finite, and for states beyond the range of f16 if `kind` is f16.
     """
     peak = np.abs(states).max(axis=1, initial=0.0)
     if not np.isfinite(peak).all():

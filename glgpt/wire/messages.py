@@ -99,8 +99,8 @@ class Step(_Message):
 class Look(_Message):
     """Requests named activations of `n` rows, which start at position 0 and do not become part of the session.
 
-    With `head`, the rows go straight to the final norm and the head, so they may be states between any two blocks. The
-    answer includes the logits or the last hidden states of all rows, unless `end` is false.
+    With `head`, the rows go straight to the final norm and the head, so the rows may be states between any two blocks.
+    The answer includes the logits or the last hidden states of all rows, unless `end` is false.
     """
 
     op: Literal["look"] = "look"

@@ -2,8 +2,8 @@
 // for the ranges of keys: it returns their mean, weighted by each range's sum of exponentials. LOGS holds the
 // logarithms of these sums.
 #ifdef RANGE_KEYS
-// The ranges are those of `ranges.glsl`. The weights of a head's ranges are computed once for all its texels, and the
-// texels of all ranges are fetched together.
+// The ranges are those of `ranges.glsl`. The weights of a head's ranges are computed once for all texels of the head,
+// and the texels of all ranges are fetched together.
 #include "ranges.glsl"
 float weight_of_range[RANGES];
 int weighed_head = -1;  // the head to which the weights belong
@@ -30,8 +30,8 @@ vec4 attended(int c4) {
   return sum;
 }
 #else
-// The ranges have KEYS keys. If the output has several rows, a shader defines FIRST_RANGE (the row of X that holds the
-// first range of the output row) and AT (the position of the output row).
+// The ranges have KEYS keys. If the output has several rows, the shader that includes this file defines FIRST_RANGE
+// (the row of X that holds the first range of the output row) and AT (the position of the output row).
 #ifndef FIRST_RANGE
 #define FIRST_RANGE 0
 #define AT pos

@@ -1,16 +1,17 @@
 // Rotates each head by angles that depend on its position (RoPE). The heads of x begin at texel column FIRST. In a
 // head, each pair of columns (i, i + ROTATED / 2) is rotated by the angle position * frequency[i] and multiplied by
-// FACTOR; columns from ROTATED on, or without FREQUENCIES all columns, are copied. Row t of x has position pos + t and
-// is written to row pos + t of y. With FROM_ZERO, the rows of BATCH sequences alternate, and row t of both x and y has
-// position t / BATCH.
+// FACTOR; columns from ROTATED on are copied. Without FREQUENCIES, all columns are copied. Row t of x has position pos
+// + t and is written to row pos + t of y. With FROM_ZERO, the rows of BATCH sequences alternate, and row t of both x
+// and y has position t / BATCH.
 // With SCALES, each head is normalised first: multiplied by its scale (or by one scale of all heads) and by
 // (GAIN + GAIN_OFFSET).
 // With PARTIAL_SUMS, the input holds partial sums of x, which this pass adds up: those of one row, or, with PLACES, of
 // several rows.
 // With PLACES, x has a row for each of several texts: row i of x is written to row (`row` + i) of y and rotated by the
 // position PLACES[i].
-// With OTHER, the pass also copies the same number of other heads (the values) to OTHER without rotation. They come
-// from the product that holds x, beginning at texel column OTHER_FIRST, or from the separate product SECOND_SUMS.
+// With OTHER, the pass also copies the same number of other heads (the values) to OTHER without rotation. The other
+// heads come from the product that holds x, beginning at texel column OTHER_FIRST, or from the separate product
+// SECOND_SUMS.
 // With INTO, y is wider than x: x is written to the columns from texel INTO on, and the other columns are 0.
 #ifdef PARTIAL_SUMS_W
 #include "finished_sum.glsl"

@@ -1,6 +1,7 @@
-// The pattern of scores x: y = exp(x - maximum) / sum; zero for keys after the row's position. STATS holds the pairs
-// (maximum, sum) of parts of the row, which are merged here. With TO_POSITION, a fragment writes nothing if its first
-// column tile has only keys after the positions of its rows in all row tiles, including those that another pass writes.
+// The pattern of scores x: y = exp(x - maximum) / sum. y is zero for keys after the row's position. STATS holds the
+// pairs (maximum, sum) of parts of the row, which are merged here. With TO_POSITION, a fragment writes nothing if its
+// first column tile has only keys after the positions of its rows in all row tiles, including row tiles that another
+// pass writes.
 #include "softmax.glsl"
 
 void main() {

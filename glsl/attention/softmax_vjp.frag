@@ -1,5 +1,5 @@
 // The gradient of a softmax: y = x * (dy - sum over the row of x * dy), where x is the pattern and dy its gradient.
-// Like the pattern, y is zero for keys after the row's position. STATS holds the sums of parts of the row.
+// Like the pattern, y is zero for keys after the row's position. STATS holds the sums of x * dy over parts of the row.
 #include "pattern.glsl"
 
 void main() {

@@ -1,13 +1,14 @@
 // Multiplies a few rows of x by w. K is split into SPLIT_K slices, and sums are added in the order of `matvec.frag`.
-// Row tile i of y holds the partial sums of ROW_GROUPS rows of x, one below the other, from row i * ROW_GROUPS on. For
-// its slice of K, a fragment reads COLUMNS texels of each row of w and multiplies them by the matching elements of Y_NR
-// rows of x.
+// Row tile i of y holds the partial sums of ROW_GROUPS rows of x, which begin at row i * ROW_GROUPS, one below the
+// other. For its slice of K, a fragment reads COLUMNS texels of each row of w and multiplies them by the matching
+// elements of Y_NR rows of x.
 
 // Number of texels of a row of w that a fragment reads; the pass may use only some of the column tiles in a texel.
 #define COLUMNS ((Y_NC + W_SHARED - 1) / W_SHARED)
 #define TILE(j) ((j) % W_SHARED)
 
-// MULTIPLY adds to `sums` the product of four columns of x (texel k4 of each row) and the four matching rows of w.
+// MULTIPLY multiplies four columns of x (texel k4 of each row) by the four matching rows of w. `sums` is the macro that
+// adds up the result: ADD or ADD_TO_GROUP.
 #define MULTIPLY(sums, k4) { \
     int tile = W_TR == 1 ? 0 : 4 * (k4) / W_H, row_of_w = W_Y(4 * (k4) - tile * W_H); \
     W_TEXEL w[4 * COLUMNS]; \

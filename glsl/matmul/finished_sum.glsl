@@ -1,6 +1,6 @@
 // finished_sum(c4, row) returns texel c4 of the product of one row, from the partial sums of the product. `row` is the
 // result of mean_and_scale. With MOMENTS, the product was computed from the row before its norm, and the norm is
-// applied here. SHIFT is the bias of a linear layer that was not folded into the norm's bias.
+// applied here. SHIFT is the bias of the linear layer, if it was not folded into the norm's bias.
 // second_sum(c4, row) returns the same for SECOND_SUMS, another product of this row that has the same shape.
 #include "partial_sums.glsl"
 #ifdef MOMENTS

@@ -19,7 +19,7 @@ from glgpt.text.untrusted.renderer import Renderer, RenderError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_CHARACTERS = 1 << 19  # maximum characters of all messages as JSON, and of tools and documents together
-# Private-use characters. `prompt` marks positions in texts with two of them that messages and template do not contain.
+# Private-use characters. `prompt` marks positions with two of these that neither the messages nor the template contain.
 PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 Message = Mapping[str, Any]
 

@@ -24,9 +24,9 @@ def checked_pattern(pattern: str) -> str:
     """Returns the regular expression. Raises ValueError if it could be slow, or is not supported.
 
     A search must not scan a run of characters again from each position in the run. Therefore an unbounded repeat must
-    be outside groups. In addition, either nothing after it can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the next
-    alternative matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused: if no
-    number follows a run of letters, a search scans the run again from each letter.
+    be outside groups. In addition, either nothing after the repeat can fail, as in `\\p{L}+` and `\\s+(?!\\S)`, or the
+    next alternative matches the whole run that was scanned, as in `\\s*[\\r\\n]+|\\s+`. `\\p{L}+\\p{N}` is refused: if
+    no number follows a run of letters, a search scans the run again from each letter.
 
     A group may be repeated more than once only if it has a single alternative, contains no other group and always
     matches the same length: `(?:\\d{3})*`, but not `(a+)*` or `(a|b)*`. Back-references, calls, conditions and named
@@ -166,10 +166,13 @@ def _slow(alternatives: list[list[_Item]]) -> str:
         if first is None or _matches_what_it_scans(items, first):
             continue
         if not _scans_once(items[first + 1 :]):
-            return "tries each length of a run again for each length of another"
+            return "tries each length of a run of characters again for each length of another run"
         if not _consumes(after, items[first].text):
             shown = items[first].text
-            return f"could scan a run of {shown} again from each of its positions: nothing matches it if the rest fails"
+            return (
+                f"could scan a run of {shown} again from each position in the run: if the rest fails, the next "
+                "alternative does not match the run"
+            )
     return ""
 
 

@@ -21,7 +21,7 @@ export interface Ask {
 
 /**
  * Requests named activations of `n` rows, which start at position 0 and do not become part of the session. With `head`,
- * the rows go straight to the final norm and the head, so they may be states between any two blocks. The answer
+ * the rows go straight to the final norm and the head, so the rows may be states between any two blocks. The answer
  * includes the logits or the last hidden states of all rows, unless `end` is false.
  */
 export interface Look {
