@@ -28,8 +28,8 @@ STORAGES = ("float", "uint")
 CACHE_DTYPES = ("f32", "f16")
 PROBE = (64, 256, 1024)  # M, K, N of the probe's product: a few milliseconds on software GL
 COLUMNS = {"strided": 0, "contiguous": ops.CONTIGUOUS}  # name -> `Kernel.contiguous`, for one-row products
-# Panels (weights stored in strips of neighbouring columns) are used if they reduce the time of a one-row product to
-# less than this fraction.
+# Panels (weights stored in strips of neighbouring columns) are used if a one-row product takes less than this fraction
+# of its time with strided columns.
 PANELS_PAY = 0.8
 # K, N of the probe's one-row products, and the number of their weights (more than processor caches can hold)
 ROW_PROBE = (3072, 768, 4)
@@ -38,7 +38,7 @@ MIN_PROBE_S = 0.003  # intended seconds of a long run of the probe, which has 3 
 STEADY = 1.3  # maximum ratio of the times of a product's two fastest long runs; a larger one means a busy machine
 VERSION = 11  # version of the cached results of the probe (probe.json) and of the test of blending (blending.json)
 MAX_CACHE_BYTES = 1 << 20  # maximum bytes of a cache file, enough for thousands of drivers
-_unsteady: dict[str, dict[str, float]] = {}  # results that a busy machine measured: used in this process, not cached
+_unsteady: dict[str, dict[str, float]] = {}  # results measured on a busy machine: used by this process, not cached
 
 
 @dataclass(frozen=True)

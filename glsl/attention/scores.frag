@@ -1,4 +1,4 @@
-// Scores of attention: y[t * N_HEAD + head, s] = SCALE * q[pos + t, head] . k[s, head]; MASKED for s > pos + t.
+// Scores of attention: y[t * N_HEAD + head, s] = SCALE * q[pos + t, head] . k[s, head]. For s > pos + t, y is MASKED.
 // With BATCH > 1, rows of y are (t * BATCH + sequence) * N_HEAD + head, and rows of q and k are t * BATCH + sequence.
 // If k has fewer heads than the scores, K_GROUP heads of the scores share one head of k; if q has fewer, Q_GROUP heads
 // share one head of q (Ainslie et al. 2023).

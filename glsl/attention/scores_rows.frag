@@ -1,6 +1,6 @@
-// Computes the scores of several texts with one query each: y[text * n_head + head, s] = SCALE * q . k[s]; MASKED for s
-// beyond the text's position. PLACES holds the position of each text. Row i of TABLE is for text i: for each key, it
-// holds the number of the row of k to use. The queries are the rows of q from `row` on. K_GROUP heads of q share one
+// Computes the scores of several texts with one query each: y[text * n_head + head, s] = SCALE * q . k[s]. For s beyond
+// the text's position, y is MASKED. PLACES holds the position of each text. Row i of TABLE is for text i: for each key,
+// it holds the number of the row of k to use. The queries are the rows of q from `row` on. K_GROUP heads of q share one
 // head of k. Products are added in the same order as in `scores.frag`.
 #include "finite.glsl"
 #include "limited.glsl"
