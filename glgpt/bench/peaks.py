@@ -56,8 +56,8 @@ class Measure:
     def seconds(self) -> dict[str, float]:
         """Returns the median seconds of one play of each function.
 
-        Each round times a single play and a series of 1 + n plays. The difference, divided by n, is the time of a play
-        without the fixed costs of a measurement.
+        Each round times a single play and a series of 1 + `repeats` plays. The difference, divided by `repeats`, is the
+        time of a play without the fixed costs of a measurement.
         """
         times: dict[str, list[float]] = {name: [] for name in self._plays}
         for done in range(self.rounds):
@@ -135,8 +135,9 @@ def device_peaks(device: Device, options: Options, rounds: int, until: float = m
         rec.output(last[0])
 
     small, large = Layout(1, 4), Layout(64 * 52, 4 * size)  # 52 rows per fragment, like the engine's products
-    # `across` is 4 and `by` is 2 or more for panels (strips 32 texels wide): 4 x 2 fragments together read one row of a
-    # panel, 4 texels each.
+    # Each fragment reads `across` neighbouring texels of its rows, and 4 * `by` fragments together read neighbouring
+    # texels of the same rows. For panels (strips 32 texels wide), `across` is 4 and `by` is at least 2, so that 4 * 2
+    # fragments together read one row of a panel.
     panels = in_panels(large.rows, large.cols, device.limits.max_texture_size, 32)
     fma, flops = fma_program(device.limits)
     add("fma", fma)

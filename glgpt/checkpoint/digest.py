@@ -15,8 +15,8 @@ _SAMPLES = 1024  # maximum number of values of each tensor
 def model_digest(checkpoint: Checkpoint) -> str:
     """Returns 32 hexadecimal digits, computed from the configuration and up to 1,024 values spread over each tensor.
 
-    The digest distinguishes models, and also the checkpoints of one model. It does not detect forgery. Reads only these
-    values of a tensor, but all values of a tensor that an adapter changes.
+    The digest distinguishes models, and also the checkpoints of one model. It does not detect forgery. If an adapter
+    changes a tensor, reads the whole tensor; otherwise, reads only the values from which the digest is computed.
     """
     digest = hashlib.sha256(json.dumps(checkpoint.whole.fields(), sort_keys=True).encode())
     for name in checkpoint.config.parameters:

@@ -62,7 +62,7 @@ class Checkpoint:
         `adapter` is the folder of a LoRA adapter; its changes are added to the weights when the weights are read.
         Raises GlgptError for a model that cannot be found or downloaded, an unsupported architecture, or a damaged
         file. Also raises GlgptError, naming the file and the tensor, for a missing or extra tensor, and for a tensor
-        with another shape or an unsupported dtype.
+        with a wrong shape or an unsupported dtype.
         """
         path = find_model(name_or_path)
         fields = read_model_json(path, CONFIG)
@@ -135,8 +135,8 @@ class Checkpoint:
             yield stored
         except (OSError, ValueError) as error:
             why = f": tensor {name} cannot be read: {first_line(error)}"
-        # The file has changed; for example, a training run has saved its next checkpoint. None: it is missing, which
-        # `why` reports.
+        # The file may have changed since; for example, a training run may have saved its next checkpoint. `_version`
+        # returns None for a missing file, for which `why` already has the error.
         if _version(stored.path) not in (None, self._versions[stored.path]):
             why = " changed after it was opened; run the command again"
         if why:

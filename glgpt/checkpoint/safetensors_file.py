@@ -26,8 +26,8 @@ def safetensors_places(path: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
     """Returns where each tensor is in a safetensors file (`Stored`), by name, and the file's metadata.
 
     The safetensors library only checks the file. Tensors are mapped with NumPy, because the library cannot return bf16
-    as NumPy arrays. Raises FileError, naming the file, if the file is missing or damaged, or if the header or a tensor
-    exceeds `MAX_HEADER_BYTES` or `MAX_DIMENSIONS`.
+    as NumPy arrays. Raises FileError, naming the file, if the file is missing or damaged, its header is longer than
+    `MAX_HEADER_BYTES`, or a tensor has more than `MAX_DIMENSIONS` dimensions.
     """
     name = quoted(path, 300)
     with open_input(path) as file:

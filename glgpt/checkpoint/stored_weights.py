@@ -113,7 +113,7 @@ def packed(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> Generator[t
         yield from ((name, _bands(checkpoint, name, layout)) for name, layout in layouts.items())
         return
     names = deque(layouts)
-    # Parameters that a thread packs or has packed and the caller has not taken; None: packed without a thread
+    # The packing of each parameter that the caller has not finished using; None: packed without a thread
     begun: dict[str, Future[list[Band]] | None] = {}
     sources = {name: source_bytes(checkpoint, name, layout) for name, layout in layouts.items()}
 

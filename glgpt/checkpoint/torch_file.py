@@ -275,7 +275,7 @@ def _locate(path: Path, state: Any, where: Callable[[str], tuple[int, int]]) -> 
 
 
 class _Pickle:
-    """Evaluates pickles over inert values: numbers, strings, tuples, lists, dictionaries with string keys, tensors."""
+    """Evaluates pickles of inert values: numbers, strings, tuples, lists, dictionaries with string keys, tensors."""
 
     def __init__(self, file: Any) -> None:
         self.storages: dict[str, _Storage] = {}

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
     def _take_late(self, found: argparse.Namespace, rest: list[str]) -> list[str]:
         """Assigns a single word that follows options to the positional `late`; returns the words that are left.
 
-        Exits with an error if `late` is FILE, which all commands with this positional require, and no word is left.
+        Exits with an error if `late` is FILE and no word follows the options: FILE is required wherever it is `late`.
         """
         words = rest[1:] if rest[:1] == ["--"] else [text for text in rest if text == "-" or text[:1] != "-"]
         if len(words) == 1 and rest in (words, ["--", *words]):

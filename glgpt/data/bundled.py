@@ -42,7 +42,7 @@ class _Dice:
 
     def below(self, bound: int) -> int:
         self.draws += 1
-        if self.draws > len(self._shares):  # recomputes all draws from draw 1 on, for twice as many draws
+        if self.draws > len(self._shares):  # computes all draws again, and at least as many more
             steps = np.arange(1, 2 * len(self._shares) + 1024, dtype=np.uint32)
             self._shares = shares(self.seed, steps, np.zeros(1, np.uint32)).tolist()
         return min(int(self._shares[self.draws - 1] * bound), bound - 1)

@@ -52,7 +52,7 @@ def kept_folder() -> Path:
 
 
 def address(name: str, mirror: str = MIRROR) -> str:
-    """Returns the URL of a text: `name`, unless it is `book:N` for book N of Project Gutenberg at `mirror`.
+    """Returns the URL of a text: `name` itself, or for `book:N`, the URL of Project Gutenberg's book N at `mirror`.
 
     `http_address` brings the URL into its normal form. Raises GlgptError if `mirror` (for a book) or `name` (otherwise)
     is not an http(s) URL.

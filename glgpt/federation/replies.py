@@ -24,7 +24,7 @@ class MemberRow(TypedDict):
     tokens_per_s: float
     connections: int  # number of open sockets; 0: offline
     said: str  # the result of its last update
-    aside: str  # why its updates are rejected; empty: they are accepted
+    aside: str  # why the device is set aside (all its updates are rejected); empty: it is not set aside
 
 
 class MemberStatus(MemberRow):

@@ -29,7 +29,7 @@ NORM_FLOOR = 0.1
 STEP_MARGIN = 1.1
 NORM_ROUNDS = 10  # a new change is compared with the changes of this many recent rounds
 CLIP = 1.5  # maximum ratio of a clipped change's norm to the median norm of the round's changes
-# For each parameter, a trimmed mean leaves out this share of the clients at each end of their sorted values
+# For each parameter, a trimmed mean sorts the clients' values, and leaves out this share of them at each end
 TRIM = 0.2
 # Consecutive rejected updates after which a client is set aside: all its further updates are rejected
 MAX_STRIKES = 3

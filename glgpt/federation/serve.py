@@ -318,7 +318,7 @@ class Places:
 def end_leftovers(files: Files) -> None:
     """Ends the processes that a killed `serve` has left. Does nothing on systems without /proc, such as macOS.
 
-    Otherwise they would occupy the ports of the new `serve`, and an old and a new gateway would both answer a round.
+    If left running, they would occupy ports of the new `serve`, and an old and a new gateway would answer one round.
     """
     noted = files.folder / PROCESSES
     leaders = set(map(int, noted.read_text().split() if noted.exists() else ()))

@@ -29,8 +29,8 @@ from glgpt.federation.session import Checkpoint, Files, NotFiniteError, Session
 
 logger = logging.getLogger("flwr")
 app = ServerApp()
-# Seconds for which the ServerApp waits for supernodes (users' own Flower nodes) after the end of the round, because a
-# supernode starts a process for each round
+# Seconds for which the ServerApp waits for supernodes (users' own Flower nodes) after a round's `round_seconds` and
+# `grace`, because a supernode starts a process for each round
 SUPERNODE_START_S = 30.0
 
 

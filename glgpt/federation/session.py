@@ -55,7 +55,8 @@ class Session(BaseModel):
     quorum: Annotated[int, Field(ge=1)]  # minimum number of updates with which a round can close
     # Seconds from a round's start to its deadline; without the quorum, the deadline is extended by as many seconds
     round_seconds: Annotated[float, Field(gt=0)]
-    grace: Annotated[float, Field(ge=0)]  # a round closes this many seconds after its quorum, if before its deadline
+    # Seconds for which a round that has its quorum waits for further updates, but not beyond its deadline
+    grace: Annotated[float, Field(ge=0)]
     strategy: Annotated[str, AfterValidator(strategies.checked_name)]
     outer_lr: float
     outer_momentum: float

@@ -49,8 +49,8 @@ class SessionEvaluator:
         """Evaluates and saves the model after the latest finished round, and yields the metrics of new rounds.
 
         `done` is the number of finished rounds. Of the rounds that finished since the previous evaluation, only the
-        last is evaluated; the metrics of the others have no validation loss. Yields nothing if no round has finished
-        since.
+        last is evaluated; the metrics of the others have no validation loss. Yields nothing if there are no such
+        rounds.
         """
         if done <= self._kept:
             return
@@ -70,7 +70,8 @@ class SessionEvaluator:
     def _evaluated(self, trainer: Trainer, loop: Loop, parameters: Vector, loss: float | None) -> dict[str, Any]:
         """Evaluates and saves the parameters, and generates a sample. Returns the metrics, or why evaluation failed.
 
-        A failed evaluation raises no error, which would end the session: the next `serve` would fail in the same way.
+        Raises no error for a failed evaluation, except FileError: an error would end the session, and the next `serve`
+        would fail in the same way.
         """
         step = trainer.steps_done
         try:

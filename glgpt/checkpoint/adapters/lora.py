@@ -61,9 +61,9 @@ MAX_REPETITIONS = 3
 class Change:
     """Holds the change of one tensor of the model's files: scale times the product of two matrices, left and right.
 
-    The matrix left has the shape `[rows, r]`, and right has the shape `[r, columns]`. Left is B and right is A. If
-    `turned` (the tensor is an embedding, or is stored as `[in, out]`), left is A and right is B, both transposed. An
-    adapter that PEFT saved may hold `base`, a copy of the unchanged embedding. The change is then added to this copy
+    The matrix left has the shape `[rows, r]`, and right has the shape `[r, columns]`. Normally, left is B and right is
+    A. If `turned` (the tensor is an embedding, or is stored as `[in, out]`), left is A and right is B, both transposed.
+    An adapter that PEFT saved may hold `base`, a copy of the unchanged embedding. The change is then added to this copy
     instead of the model's tensor.
     """
 
@@ -90,8 +90,8 @@ class Adapter:
     def open(cls, folder: str | Path, config: ModelConfig) -> Adapter:
         """Opens an adapter's folder for a model.
 
-        Raises GlgptError for an adapter that is damaged, of another kind, or made for a model with other shapes. The
-        error names the file, and the field or tensor.
+        Raises GlgptError for an adapter that is damaged, is not a LoRA adapter, or was made for a model with other
+        shapes. The error names the file, and the field or tensor.
         """
         path = Path(folder).expanduser()
         if not path.is_dir():
@@ -110,8 +110,8 @@ class Adapter:
     def merged(self, name: str, values: NDArray[Any]) -> NDArray[np.float32]:
         """Returns the values of a parameter with the change added.
 
-        `values` are the parameter's values in the model's file; if the change has a `base`, its values are used
-        instead. Raises GlgptError if the adapter cannot be read.
+        `values` are the parameter's values in the model's file; if the change has a `base`, the values of `base` are
+        used instead. Raises GlgptError if the adapter cannot be read.
         """
         tensor, rows = self._config.file_place(name)
         change = self._changes[tensor.name]
@@ -208,7 +208,7 @@ def _patterns(where: str, fields: Mapping[str, Any], name: str) -> list[tuple[st
 
 
 def _matching(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """Returns the value of the first pattern that matches a module's whole name, or the part of it after some dot.
+    """Returns the value of the first pattern that matches a module's whole name, or the part of the name after a dot.
 
     Returns `default` if no pattern matches.
     """

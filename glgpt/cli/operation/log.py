@@ -12,7 +12,8 @@ SHOWN = ("glgpt.inference", "glgpt.page", "glgpt.wire")
 
 class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        # On a terminal, generated text may be on the current line when a warning arrives, so begins a new line.
+        # On a terminal, generated text may be on the current line when a warning arrives. A warning therefore begins
+        # with a line break.
         amid = record.levelno >= logging.WARNING and sys.stderr.isatty() and sys.stdout.isatty()
         print("\n" * amid + f"glgpt: {record.getMessage()}", file=sys.stderr, flush=True)
 

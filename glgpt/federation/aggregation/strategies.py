@@ -38,7 +38,7 @@ class Options(Protocol):
 
     @property
     def public(self) -> bool:
-        """True if updates are clipped, and combined by a trimmed mean if the strategy has `trims` and adds no noise."""
+        """True if updates are clipped. A strategy that has `trims` and adds no noise then also uses a trimmed mean."""
 
     @property
     def outer_lr(self) -> float:

@@ -54,7 +54,7 @@ class Gateway:
         self.failed = False
         self.on_failure: Callable[[], None] = lambda: None  # called when a background task has failed
         self._wake = asyncio.Event()
-        self._turning = asyncio.Lock()  # held while a round is opened, or closed and recorded on disk
+        self._turning = asyncio.Lock()  # held while a round is opened, and while a round is closed and recorded
         self._noted = 0.0
         self._done_at = 0.0
 
@@ -160,7 +160,7 @@ class Gateway:
                 await asyncio.sleep(10 * DEADLINE_INTERVAL_S)
 
     async def _tick(self) -> None:
-        """Requests the clients' results so far shortly before the round closes. Records a closed round on disk.
+        """Shortly before the round closes, requests the clients' results so far. Records a closed round on disk.
 
         If recording fails, the next call tries again.
         """
@@ -199,7 +199,7 @@ class Gateway:
             self.sockets.end("the host ended the session" if ended else "all rounds are done")
 
     def _all_done(self) -> bool:
-        """True if the last round is done, and was validated or was not validated within `VALIDATION_TIMEOUT_S`."""
+        """True if the last round is done and validated, or has been done for `VALIDATION_TIMEOUT_S` seconds."""
         if self.files.round_of() < self.session.rounds:
             return False
         self._done_at = self._done_at or time.monotonic()

@@ -100,8 +100,8 @@ def host_folder(host: str, session: str) -> Path:
     """Returns the folder in which this machine stores its files for a session of a host.
 
     The path depends on the host's address as well as on `session`, the session's id, because the host chooses the id.
-    Otherwise a host could use the id of another host's session. The client would then send the first host the
-    resume key of the other session, and updates computed with the moments from it.
+    Otherwise, a hostile host could use the id of another host's session. The client would then send the hostile host
+    the resume key of that session, and updates that depend on the moments of that session.
     """
     return cache_path() / "federation" / hashlib.sha256(host.encode()).hexdigest()[:16] / session
 
@@ -142,7 +142,7 @@ class Worker:
     """Trains rounds of a session on the token ids `ids` of a text.
 
     AdamW's moments are carried over from round to round, and stored in `slot`. Raises GlgptError if the text has fewer
-    than `context` + 1 tokens: a training step reads windows of `context` tokens, and predicts one token after each.
+    than `context` + 1 tokens: a training step reads windows of `context` tokens and the token after each window.
     """
 
     def __init__(self, session: Session, ids: Ids, device: str | int, slot: Slot) -> None:

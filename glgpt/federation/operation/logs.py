@@ -15,7 +15,10 @@ MAX_RECORDS, PERIOD_S = 20, 60.0
 
 
 class Throttle(logging.Filter):
-    """Drops records of a line of source code that logs too often. The next record of this line reports how many."""
+    """Drops records of a line of source code that logs too often.
+
+    The line's first record in a later period reports the number of dropped records.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

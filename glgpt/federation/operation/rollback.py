@@ -16,10 +16,10 @@ def roll_back(files: Files, rounds: int) -> int:
     """Undoes the last `rounds` rounds of a session. Returns the number of the last remaining round.
 
     Deletes the records of the undone rounds, the updates of an open round and SuperLink's database. The checkpoint is
-    replaced last, so that an interrupted rollback can be repeated. After that, the undone rounds count twice for the
-    privacy budget, so the reported epsilon is too high, but never too low. Raises ArgumentError if the checkpoint of
-    the last remaining round was not retained, and FileError if a file is damaged or the session is being served. In
-    these cases, nothing is undone.
+    replaced last, so that an interrupted rollback can be repeated. If it is repeated, the undone rounds may count twice
+    for the privacy budget: the reported epsilon may be too high, but never too low. Raises ArgumentError if the
+    checkpoint of the last remaining round was not retained, and FileError if a file is damaged or the session is being
+    served. In these cases, nothing is undone.
     """
     unlock = lock_folder(files.folder)
     if unlock is None:

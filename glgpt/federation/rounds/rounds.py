@@ -40,7 +40,7 @@ class Rounds:
         self.open: OpenRound | None = None
         self.members = Members(files, invitations, lambda: self.open, clock)
         self.most_held = MAX_HELD_BYTES
-        self._attended = -math.inf  # the last time at which an update of a connected device was missing
+        self._attended = -math.inf  # the last time at which a connected device owed an update (`_pending`)
         self.quorum = -(-self.session.quorum // self.session.gateways)  # this site's share, rounded up
         self.spool = files.site_folder / SPOOL
         self.spool.mkdir(parents=True, exist_ok=True)
@@ -250,8 +250,8 @@ class Rounds:
     def _gives_up(self, round_: OpenRound, now: float) -> bool:
         """True if other gateways should not wait for this one.
 
-        This is the case if the round's deadline has passed, or if no update of a connected device has been missing for
-        `grace` seconds.
+        This is the case if the round's deadline has passed, or if no connected device has owed an update during the
+        last `grace` seconds.
         """
         if now >= round_.deadline:
             return True
@@ -269,9 +269,9 @@ class Rounds:
         """Returns the reply to a closed round: the clients' parameters.
 
         The changes are clipped in public sessions, and in sessions that add noise. If the parameters would take more
-        than `most_held` bytes, the reply holds only one vector: if the session compares updates, the result of
-        `strategies.comparison`, otherwise the mean. In the mean, clients are weighted by tokens, or equally if noise is
-        added.
+        than `most_held` bytes, the reply holds only one vector: if the session compares updates, the result of the
+        function that `strategies.comparison` returns, otherwise the mean. In the mean, clients are weighted by tokens,
+        or equally if noise is added.
         """
         round_ = self.open
         assert round_ is not None and round_.closed

@@ -30,8 +30,8 @@ def print_event(args: argparse.Namespace, event: dict[str, Any], text: str) -> N
 def call_gateway(host: dict[str, str], method: str, path: str, body: Any = None) -> dict[str, Any] | None:
     """Sends a request to a gateway (a process to which devices connect) on this machine.
 
-    `host` holds the gateway's address and token. Returns the answer, or None if the request fails. The gateway's
-    certificate may be for another address: it names the public address, but the request goes to a local one.
+    `host` holds the gateway's address and token. Returns the answer, or None if the request fails. Does not check which
+    address the gateway's certificate names: it is the public address, but the request goes to a local one.
     """
     import httpx
 

@@ -109,7 +109,10 @@ def _roll_back(args: argparse.Namespace, files: Any) -> None:
 
 
 def _check_unchanged(args: argparse.Namespace, session: Any) -> None:
-    """Raises ArgumentError if an option was given that differs from the terms of the session in `--out`."""
+    """Raises ArgumentError if a given option differs from the terms of the session in `--out`.
+
+    `--shards` may be above the session's number of shards, because a short text has fewer shards than requested.
+    """
     from glgpt.federation.serve import Terms
     from glgpt.training.run_folder import RECORD
 
