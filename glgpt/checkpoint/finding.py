@@ -72,8 +72,7 @@ def find_model(name_or_path: str | Path | None) -> Path:
 def _in_folder(folder: Path) -> Path:
     """Returns the folder, or its GGUF file if the folder holds one and no config.json.
 
-    Raises FileError if the folder holds neither a config.json nor a GGUF file, or several GGUF files and no
-    config.json.
+    Raises FileError for a folder without config.json that holds no GGUF file or several GGUF files.
     """
     if (folder / CONFIG).exists():
         return folder

@@ -135,8 +135,8 @@ class Checkpoint:
             yield stored
         except (OSError, ValueError) as error:
             why = f": tensor {name} cannot be read: {first_line(error)}"
-        # The file may have changed since; for example, a training run may have saved its next checkpoint. `_version`
-        # returns None for a missing file, for which `why` already has the error.
+        # The file may have changed after it was opened; for example, a training run may have saved its next checkpoint.
+        # `_version` returns None for a missing file, for which `why` already has the error.
         if _version(stored.path) not in (None, self._versions[stored.path]):
             why = " changed after it was opened; run the command again"
         if why:

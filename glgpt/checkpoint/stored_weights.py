@@ -28,7 +28,7 @@ FORMAT_OF = {
 }  # fmt: skip
 _CHUNK = 1 << 20  # values compared at once
 SAMPLE = 4096  # number of a tensor's values that are tested first; if float16 holds these exactly, all are tested
-AHEAD_BYTES = 256 << 20  # maximum bytes of texels that the caller has not taken and of tensors being packed, together
+AHEAD_BYTES = 256 << 20  # maximum bytes of packed texels that the caller has not taken, plus tensors being packed
 THREADS = 4  # more threads would wait: outside NumPy's loops, Python runs only one thread at a time
 
 

@@ -1,7 +1,8 @@
 """Sends a round to Flower's nodes. Waits for the answers of all gateways, but for supernodes only until a deadline.
 
-A supernode is a Flower node that a user runs, without a gateway. Its answer is untrusted input. Each answer is pulled
-in a separate thread and checked before it counts, so no supernode can make a round fail or end after the deadline.
+A supernode is a Flower node that a user runs, without a gateway. Its answer is untrusted input. Each supernode's answer
+is pulled in a separate thread and checked before it counts. So no supernode can make a round fail, or delay the end of
+a round beyond the deadline.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Place:
         return f"{'https' if self.tls_cert else 'http'}://{host}:{self.port}/"
 
     def origin(self) -> str:
-        """Returns the origin (scheme, host and port) of pages at this address, which browsers send with requests."""
+        """Returns the origin (scheme, host and port) that browsers send with the requests of pages at this address."""
         return origin_of(self.base())
 
 

@@ -2,7 +2,7 @@
 
 To Flower, a site (a gateway with all its clients) is one node. A site's reply contains the updates of all its clients,
 or one combined update if the updates are large. The ServerApp makes each update a separate reply, so that any Flower
-strategy sees every client. Before that, it drops invalid replies, because strategies raise exceptions for them.
+strategy sees every client. It first drops invalid replies, because strategies raise exceptions for them.
 """
 
 from __future__ import annotations

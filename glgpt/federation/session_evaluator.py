@@ -49,8 +49,8 @@ class SessionEvaluator:
         """Evaluates and saves the model after the latest finished round, and yields the metrics of new rounds.
 
         `done` is the number of finished rounds. Of the rounds that finished since the previous evaluation, only the
-        last is evaluated; the metrics of the others have no validation loss. Yields nothing if there are no such
-        rounds.
+        last is evaluated; the metrics of the others have no validation loss. Yields nothing if no round has finished
+        since the previous evaluation.
         """
         if done <= self._kept:
             return

@@ -120,7 +120,8 @@ def _scales(data: Bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Returns the scales and the minima of the eight groups of each block.
 
     A block holds a 6-bit integer for each scale and each minimum, and two float16 factors: one for all scales, and one
-    for all minima. The file's minima are subtracted from values, so they are returned with the opposite sign.
+    for all minima. The file's minima are to be subtracted, but `GgufBlocks.values` adds minima. Therefore this function
+    changes the signs of the minima.
     """
     packed = data[:, 4:16]
     first, second, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]

@@ -55,7 +55,7 @@ class GgufTensor:
         return True
 
     def arranged(self, exchanged: Axes | None = None, transposed: bool = False, shift: float = 0.0) -> GgufTensor:
-        """Returns the tensor with another arrangement of its rows and axes, and another shift."""
+        """Returns the tensor with the given arrangement of its rows and axes, and the given shift."""
         return replace(self, exchanged=exchanged, transposed=transposed, shift=shift)
 
     def rows(self, rows: slice) -> GgufTensor:

@@ -28,7 +28,7 @@ class Conversation:
     the first changed token on are then computed again.
 
     If the context is too full for another answer, the model no longer reads the oldest messages: whole turns are left
-    out until the rest fills at most half of the context, or only the last turn is left. The system message is never
+    out until the rest fills at most half of the context, or only the last turn remains. The system message is never
     left out. `dropped` is the number of messages left out; `messages` still has all messages. `notice` is text to show
     to the user.
 
@@ -137,8 +137,8 @@ class Conversation:
         """Returns the answer to the last message as pieces of text; `last` is its `Generation`.
 
         The answer becomes a message when the iteration ends, even if the iteration is stopped (`close`) or interrupted.
-        It is not added if the iteration never begins, or if the messages have been changed since (by `send`, `edit` and
-        other methods).
+        It is not added if the iteration never begins, or if `send`, `edit` or another method has changed the messages
+        since this call.
 
         Raises GlgptError for settings that cannot be used, and if the last turn, with the system message, exceeds the
         context.

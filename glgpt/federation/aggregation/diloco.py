@@ -16,7 +16,7 @@ from glgpt.federation.rules import Outer, trimmed_mean, weighted_mean
 
 
 class Diloco(FedAvg):
-    """FedAvg with a Nesterov step towards the mean of the clients' parameters, or with `trim`, their trimmed mean."""
+    """FedAvg with a Nesterov step towards the mean of the clients' parameters (with `trim`: their trimmed mean)."""
 
     def __init__(self, outer: Outer, trim: bool, **options: Any) -> None:
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""Rolls a session that is not being served back to the checkpoint of an earlier round."""
+"""Rolls back a session to the checkpoint of an earlier round. The session must not be running."""
 
 from __future__ import annotations
 
