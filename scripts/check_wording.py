@@ -1,6 +1,6 @@
 """Checks wording in comments, docstrings, messages and documents, and the subjects of a branch's commits.
 
-    python scripts/check_wording.py            list the places that match `RULES` (most: see CONTRIBUTING.md)
+    python scripts/check_wording.py            list the places that match `RULES` (most are in CONTRIBUTING.md)
     python scripts/check_wording.py --commits origin/main      also check the subjects of the commits since origin/main
 
 Each of `RULES` is a pattern and what to write instead. Phrases in `ALLOWED` are correct English and are skipped.

@@ -50,7 +50,8 @@ from glgpt.wire import hidden, messages  # noqa: E402
 from glgpt.wire.messages import Ask, Open, Step  # noqa: E402
 
 TEXT = ROOT / "tests" / "data" / "shakespeare-validation.txt"
-# `probe` trains a linear map on LEARNED windows (texts as long as the context) and tests it on JUDGED other windows.
+# `probe` trains a linear map on the first LEARNED windows (texts as long as the context) and tests the map on the
+# following JUDGED windows.
 JUDGED, LEARNED = 20, 100
 LOSS_WINDOWS = 20
 PROMPT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\n"

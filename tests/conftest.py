@@ -97,7 +97,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[P
 
 @pytest.fixture(scope="session")
 def device() -> Device:
-    """Returns the software device, or the device that GLGPT_TEST_DEVICE names, with the values of `--device`."""
+    """Returns the software device, or the device that GLGPT_TEST_DEVICE names (the same values as for `--device`)."""
     return open_device(os.environ.get("GLGPT_TEST_DEVICE", "software"))
 
 

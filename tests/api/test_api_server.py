@@ -238,7 +238,7 @@ def test_a_forced_call_has_arguments_of_its_schema(client: openai.OpenAI) -> Non
 
 
 def test_tools_and_their_results_reach_the_model(client: openai.OpenAI, engine: Engine) -> None:
-    """Fails if a model whose template does not use tools is not told of them, or an answer's text becomes a call."""
+    """Fails if a prompt lacks the tools because the model's template does not use them, or a plain answer is a call."""
     results = [{"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "12:30"}]}]
     history = [{"role": "system", "content": "be brief"}, *HELLO, CALLED, *results]
     request = ChatRequest.model_validate({"messages": history, "tools": TOOLS})

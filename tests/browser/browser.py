@@ -57,7 +57,7 @@ STATE = """() => {
 
 
 def wait_without_eval(page: Any) -> Any:
-    """Replaces the page's `wait_for_function`. Playwright's calls eval in the page, which the page's policy forbids.
+    """Replaces the page's `wait_for_function`. That of Playwright calls eval, which the page's policy forbids.
 
     The wait continues while the document has no body, as after a reload.
     """

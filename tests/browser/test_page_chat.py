@@ -305,7 +305,7 @@ def test_a_formatted_answer_on_a_phone(
 def test_an_answer_with_html_is_shown_as_text(
     deep: Deep, serve: Callable[..., str], browse: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Fails if HTML of a model becomes an element, a script runs, or an image or another scheme's link is used."""
+    """Fails if HTML in an answer becomes an element, a script runs, an image loads, or a link has an unsafe scheme."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1")
     page.evaluate("glgpt.ready")
     requests: list[str] = []
@@ -331,7 +331,7 @@ def test_an_answer_with_html_is_shown_as_text(
 
 
 def test_the_prompt_api(deep: Deep, serve: Callable[..., str], browse: Callable[..., Any]) -> None:
-    """Fails if a session forgets messages, a clone shares its messages, or a destroyed session still answers."""
+    """Fails if a session forgets messages, gets the messages of its clone, or still answers after `destroy`."""
     page = browse(serve(deep("llama")[1]) + "#tokens=1")
     page.evaluate("glgpt.ready")
     found = page.evaluate(

@@ -107,7 +107,7 @@ def test_it_opens_with_its_own_prompts_under_its_name(deep_page: Deep) -> None:
 
 
 def test_the_logit_lens_has_the_blocks_in_their_order(deep_page: Deep) -> None:
-    """Fails if blocks are sorted as text (0, 1, 10, 11, 2 …): the change of block 10 would start from block 1."""
+    """Fails if blocks are sorted as text (0, 1, 10, 11, 2 …): block 10 would then be compared with block 1, not 9."""
     page, ids = deep_page.page, deep_page.ids
     blocks = page.evaluate("(ids) => glgpt.borrow((model) => glgpt.lens(model, ids, ids.length - 1))", ids)
     stream = deep_page.config.stream()

@@ -162,7 +162,7 @@ def test_a_device_uses_what_drawing_has_shown(
 def test_a_context_lost_by_the_test_of_targets_is_survived_by_a_reload(
     exported: Path, serve: Serve, browse: Browse, condition: str, said: str, found: int
 ) -> None:
-    """Fails if, once the test of draw targets has lost the context, later visits test too few targets for a model."""
+    """Fails if, after the test of targets lost the context, later visits fail or use fewer targets than they could."""
     page = browse(
         serve(exported), LOSING.replace("CONDITION", condition), provokes="CONTEXT_LOST_WEBGL|lost its graphics context"
     )
@@ -333,7 +333,7 @@ WebGL2RenderingContext.prototype.CALL = function (...args) {
 def test_a_context_lost_before_the_first_token(
     exported: Path, serve: Serve, browse: Browse, opened: Any, call: str, count: int
 ) -> None:
-    """Fails if the text differs after textures, shaders, programs and commands have been created again."""
+    """Fails if a text differs because the context was lost while textures, shaders or framebuffers were created."""
     expected = opened.evaluate(GREEDY)
     page = browse(serve(exported), LOADING.replace("CALL", call).replace("COUNT", str(count)))
     page.evaluate("glgpt.ready")

@@ -129,7 +129,7 @@ def test_the_length_is_bounded_and_a_prompt_by_the_context(text: Any) -> None:
 
 
 def test_a_text_goes_on_beyond_the_context_as_on_the_desktop(text: Any, desktop: LanguageModel) -> None:
-    """Fails if a text longer than the context differs from the desktop's, or if views show tokens outside the context.
+    """Fails if a text longer than the context differs from the desktop's, or if Attention shows forgotten tokens.
 
     The page generates the text in one call, and its last ten tokens in a second call too. The prompt nearly fills the
     context, so that the test need not generate many tokens.
@@ -207,7 +207,7 @@ def test_targets_can_be_hit_and_axe_finds_nothing(site: Path, serve: Serve, brow
 def test_few_tab_stops_lead_to_the_prompt_and_arrow_keys_move_in_the_machine(
     exported: Path, serve: Serve, browse: Browse
 ) -> None:
-    """Fails if every cell of the machine is a tab stop: with 30 blocks, there would be 190."""
+    """Fails if every cell of the machine is a tab stop: with 30 blocks, it would have 182."""
     page = browse(serve(exported) + "#tokens=1")
     page.evaluate("glgpt.ready")
     page.wait_for_function(f"{DONE} && document.querySelector('.machine-cells').dataset.drawn > 0")
