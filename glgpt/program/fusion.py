@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from glgpt.program.spec import Limits
 
-# Texels. Larger passes are not fused. Fusion changes the order of passes, but not so that the texture of a larger
-# tensor is needed for longer.
+# In texels. A pass that draws more texels is not fused. A pass may be moved only if the textures that are then needed
+# for longer have at most this many texels each.
 SMALL = 1 << 17
 # An entry with fused passes may use more scratch memory than without fusion: the fraction `ROOM` more, or `MIN_ROOM`
 # texels more if that is greater.

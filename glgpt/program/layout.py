@@ -313,7 +313,7 @@ def fold(rows: int, cols: int, limit: int, tile_cols: int = 1, dtype: str = "f32
 
 
 def _folds(rows: int, tr: int, limit: int, fmt: Format, step: int) -> bool:
-    """True if the rows fit into `tr` row tiles; the height of several row tiles must be a multiple of `step`."""
+    """True if the rows fit into `tr` row tiles; if `tr` > 1, the height of a tile must be a multiple of `step`."""
     height = -(-rows // tr)
     return (tr == 1 or height % step == 0) and _stored(height, fmt) <= limit
 

@@ -106,7 +106,7 @@ class Region:
     defines: Mapping[str, int | float | str]
 
 
-SLICE = "flat in highp int slice_of_k;"  # in a blended pass: the number of the slice, which is that of the triangle
+SLICE = "flat in highp int slice_of_k;"  # in a blended pass: the slice's number, equal to the triangle's number
 
 
 class Recorder:

@@ -82,7 +82,7 @@ class _Automaton:
             last = self.link[last]
 
     def read(self, text: str) -> None:
-        """Reads the next piece of the text. `best` is then the length of each state's longest substring in the text."""
+        """Reads the next piece of the text; `best[state]` is the length of the longest match that ended in `state`."""
         following, link, length, best = self.next, self.link, self.length, self.best
         state, matched = self.state, self.matched
         for char in text:

@@ -1,6 +1,6 @@
 // The gradient of a norm: dx = (gain dy - mean(gain dy) - x' mean(gain dy x')) / deviation (+ plus), where
-// x' = (x - mean) / deviation. BACK is the output of `norm_vjp_stats.frag`: sums over slices of a row of gain dy and of
-// gain dy x', and the row's mean and 1 / deviation.
+// x' = (x - mean) / deviation. BACK is the output of `norm_vjp_stats.frag`: for each slice of a row, the sum of gain dy
+// and that of gain dy x' over the slice, and the row's mean and 1 / deviation.
 #include "moments.glsl"
 
 void main() {

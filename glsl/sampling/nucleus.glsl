@@ -3,7 +3,7 @@
 // logits, the bracket, that contains the least logit of the nucleus. At each level of the search, 15 edges divide the
 // bracket into 16 equal ranges. For each edge, `nucleus_weights.frag` adds up the weights of the tokens at or above the
 // edge. M1 to M4 are textures with these 15 sums, and the weight of all tokens, for levels 1 to 4, as far as they have
-// been computed. Each row of the texture has a part of each sum; this file adds up the rows.
+// been computed. Each row of a texture has a part of each sum; this file adds up the rows.
 const float LEAST = -3.0e38;
 
 // A bracket is (upper, top, width, weight). The tokens with logits of at least `upper` have the total weight `weight`,

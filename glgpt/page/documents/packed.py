@@ -48,7 +48,7 @@ class PackedFields(TypedDict):
     lines: list[str]  # lines that are not in sources.bin
     shaders: Annotated[
         dict[str, list[int]],
-        Field(description="a shader's runs [first line, number of lines, ..] of sources.bin followed by `lines`"),
+        Field(description="a shader's runs [first line, number of lines, ..]; `lines` are numbered after sources.bin"),
     ]
 
 

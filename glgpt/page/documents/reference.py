@@ -19,7 +19,7 @@ class ReferenceLogits(TypedDict):
 
 
 class Reference(TypedDict):
-    """A run on the desktop that a page repeats: a prompt, its greedy continuation, its logits and its activations."""
+    """A desktop run that a page repeats: a prompt, its greedy continuation, logits, and last id's activations."""
 
     schema: Literal[2]
     prompt: str | None

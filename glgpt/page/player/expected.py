@@ -59,7 +59,7 @@ def gguf_about(config: ModelConfig) -> GgufKeys | None:
 
 
 class _Divisors:
-    """Replaces the tensor `rope_freqs.weight` of a GGUF file, of which `model_config` needs only the method `map`."""
+    """Replaces the tensor `rope_freqs.weight` of a GGUF file; `model_config` calls only the tensor's method `map`."""
 
     def __init__(self, values: NDArray[np.float32]) -> None:
         self.values = values

@@ -17,7 +17,7 @@ from glgpt.page.player.expected import gguf_about
 from glgpt.page.player.shapes import Shape
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 
-# Values in a block of the K types. If a tensor's rows do not consist of whole blocks, its type is that of `FALLBACK`.
+# Values in a block of the K types. `FALLBACK`: the type to use instead if a tensor's rows are not whole blocks.
 SUPER_BLOCK = 256
 FALLBACK = {"Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 PLAIN = {"F32": "f32", "F16": "f16"}

@@ -25,7 +25,7 @@ export interface PackedDocument {
   ])[];
   views: Record<string, View>;
   lines: readonly string[];
-  /** a shader's runs [first line, number of lines, ..] of sources.bin followed by `lines` */
+  /** a shader's runs [first line, number of lines, ..]; `lines` are numbered after sources.bin */
   shaders: Record<string, readonly number[]>;
   kinds: readonly (readonly [
     string,

@@ -14,7 +14,7 @@ export interface ReferenceLogits {
   data: string;
 }
 
-/** A run on the desktop that a page repeats: a prompt, its greedy continuation, its logits and its activations. */
+/** A desktop run that a page repeats: a prompt, its greedy continuation, logits, and last id's activations. */
 export interface ReferenceDocument {
   schema: 2;
   prompt: string | null;
