@@ -67,7 +67,8 @@ def test_a_package_has_at_most_twelve_modules_and_a_docstring() -> None:
         assert ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))), package.name
 
 
-# FAMILY: names that only the modules of model families may use. SHARED: files with names that all families share.
+# Only the modules of model families, and the files in SHARED, may use the names that FAMILY matches. The files in
+# SHARED hold the names that all families share.
 SHARED = {"models/activations.py", "models/names.py", "models/spec.py"}
 FAMILY = re.compile(
     r"c_attn|c_proj|c_fc|\bwte\b|\bwpe\b|\blm_head|\btransformer\.|[qkv]_proj|embed_tokens|\bh\.\d|\bh\.\{|"

@@ -31,7 +31,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 HERE = Path(__file__).resolve().parent
 NEAR = 1e-6  # tolerance: more than the rounding of float64 to float32
 LLAMA_NEAR = 1e-5  # transformers computes Llama's norms in float32, whose sums depend on the processor (by up to 2e-6)
-SEED = 3  # seed of the first case; each later one is greater by 1. No greedy choice may be a near tie
+# Seed of the first case; each later case has the next seed. With other seeds, a greedy choice may be a near tie, which
+# `with_greedy` refuses.
+SEED = 3
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 # name: (config, number of `tokens`, stored dtype, layout, True if names begin with `transformer.`)

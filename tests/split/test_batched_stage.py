@@ -155,7 +155,7 @@ def test_rows_that_others_need_go_back_to_their_own_caches(
                 found = texts.answers([StepInput(texts.given[i], n + turn, rows[i], LOGITS) for i in pair])
                 for i, answer in zip(pair, found, strict=True):
                     assert bits(answer, True) == bits(alone[i].feed(n + turn, rows[i], LOGITS), True)
-        assert any(caches.own > n for caches in texts.given), "no rows were needed by others"
+        assert any(caches.own > n for caches in texts.given), "no text was evicted from the shared caches"
     finally:
         for one in alone:
             one.stage.close()

@@ -101,7 +101,8 @@ export class StopTexts {
     const text = this.held + piece;
     const waiting = text.length - Math.max(0, ...this.stops.map((stop) => begun(text, stop)));
     const at = this.first(text);
-    this.found = at < Infinity && at <= waiting; // no stop text that is still incomplete begins earlier
+    // If an incomplete stop text begins before `at`, this one waits until the other is complete or ruled out.
+    this.found = at < Infinity && at <= waiting;
     const end = Math.min(at, waiting);
     this.held = this.found ? "" : text.slice(end);
     return text.slice(0, end);
@@ -231,7 +232,8 @@ export class Completions {
     });
     done.catch(() => {}); // awaited below, unless the caller leaves the iteration
     try {
-      if (state.running && !arrived.length) await next(); // until the first piece, another model may be selected
+      // Waits for the first piece: until then, `answer` may encode the request for another model that is selected.
+      if (state.running && !arrived.length) await next();
       if (!arrived.length) await done; // rejects before the first chunk if the request is refused
       const about = { ...asked, model: prepared.encoded.model.manifest.model };
       const chunk = (
