@@ -1,6 +1,6 @@
-// Computes the inputs of a training step: windows of the text (`context` consecutive tokens each), the index for the
-// embedding's gradient, and the learning rate. The cases in tests/page/shared_cases.json check that Python computes the
-// same values.
+// Computes the inputs of a training step: windows of the text (`context` consecutive tokens each), an index by which a
+// pass gathers the embedding's gradient, and the learning rate. The cases in tests/page/shared_cases.json check that
+// Python computes the same values.
 
 import type { Schedule } from "../runtime/engine/manifest";
 import { PageError } from "../runtime/gl/errors";
@@ -45,8 +45,9 @@ export function windows(
 }
 
 /**
- * Returns the starts of an evaluation's windows: disjoint and evenly spread, with at most `tokens` ids in total, but at
- * least one window. Returns none if the text has fewer than `context` + 1 ids.
+ * Returns the positions at which an evaluation's windows start. The windows are disjoint, spread evenly over the text,
+ * and have at most `tokens` ids in total; if `tokens` is less than `context`, there is one window. Returns [] if the
+ * text has fewer than `context` + 1 ids.
  */
 export function fixedWindows(length: number, context: number, tokens: number): number[] {
   const whole = Math.floor((length - 1) / context);
@@ -55,9 +56,9 @@ export function fixedWindows(length: number, context: number, tokens: number): n
 }
 
 /**
- * Returns the index by which an embedding's gradient is gathered. `order` has a texel (row, id % 4, 0, 0) for each row,
- * which is a token of the batch; the texels are sorted by id. `runs` has a texel (first, end, 0, 0) for each group of
- * four ids: the group's range in `order`, `end` excluded.
+ * Returns the index by which a pass gathers an embedding's gradient. Each token of the batch is a row. `order` has a
+ * texel (row, id % 4, 0, 0) for each row, sorted by id. `runs` has a texel (first, end, 0, 0) for each group of four
+ * ids: the group's texels in `order` are those from `first` to `end` - 1.
  */
 export function sortedIndex(ids: Float32Array, vocab: number): { order: Float32Array; runs: Float32Array } {
   const groups = Math.ceil(vocab / 4);
@@ -95,8 +96,8 @@ export function checkRate(lr: number): void {
 }
 
 /**
- * Returns the learning rate of `step` (from 1). It rises during the warmup, then falls to `min_lr` at the last step; it
- * stays at `lr` if the schedule is constant.
+ * Returns the learning rate of `step` (from 1). The rate rises to `lr` during the warmup. After the warmup, it stays at
+ * `lr` if the schedule is constant; otherwise, it falls to `min_lr` until the last step.
  */
 export function rateAt(s: Rates, step: number): number {
   if (step <= s.warmup) return (s.lr * step) / s.warmup;
@@ -105,7 +106,7 @@ export function rateAt(s: Rates, step: number): number {
   return s.min_lr + (s.lr - s.min_lr) * share;
 }
 
-/** Returns the byte at which the validation part, the share `last` of a text, begins: the first byte of a character. */
+/** Returns the byte offset of the validation part: about the share `last` of a text, from a whole character on. */
 export function splitAt(bytes: Uint8Array, last: number): number {
   let at = Math.floor(bytes.length * (1 - last));
   while (at < bytes.length && (bytes[at]! & 0xc0) === 0x80) at++;

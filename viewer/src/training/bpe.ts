@@ -11,7 +11,7 @@ export const SMALLEST = 257;
 const MAX_WORD = 1024;
 const WORDS = new RegExp(GPT2, "gu");
 
-/** Bytes in the order of their ids, which is the order of the letters that stand for the bytes. */
+/** Bytes in the order of their ids. The ids follow the code points of the letters that stand for the bytes. */
 const ORDER = Array.from(LETTERS.keys()).sort((a, b) => LETTERS[a]!.charCodeAt(0) - LETTERS[b]!.charCodeAt(0));
 
 export interface Bpe {
@@ -35,7 +35,7 @@ function before(a: Candidate, b: Candidate): boolean {
   return a.count !== b.count ? a.count > b.count : a.left !== b.left ? a.left < b.left : a.right < b.right;
 }
 
-const PAIR = 2 ** 22; // greater than any id
+const PAIR = 2 ** 22; // greater than any id; a pair is stored as the number left * PAIR + right
 type OnProgress = (done: number, total: number) => void;
 
 /** Counts how often each word of the text occurs. */
@@ -55,7 +55,7 @@ function countWords(text: string, progress: OnProgress): Map<string, number> {
 
 /**
  * Trains a vocabulary of `size` tokens. Throws BpeError if the size is too small. If the text gives fewer tokens,
- * throws BpeError unless `fewer` is true.
+ * returns a smaller vocabulary if `fewer` is true, else throws BpeError.
  */
 export function trainBpe(text: string, size: number, progress: OnProgress = () => {}, fewer = false): Bpe {
   if (size < SMALLEST) throw new BpeError(`A vocabulary of ${size} is too small; the minimum is ${SMALLEST}.`);
@@ -109,7 +109,7 @@ export function trainBpe(text: string, size: number, progress: OnProgress = () =
       idOf.set(token, id);
       progress(0.5 + (0.5 * id) / size, 1);
     }
-    merges.delete(key); // a pair that is merged again moves to its later position
+    merges.delete(key); // if a pair is merged a second time, only the later merge is listed
     merges.set(key, [top.left, top.right]);
     const fresh = new Map<number, Set<number>>();
     for (const w of top.words) {
@@ -159,7 +159,7 @@ function mergeWord(
   word.length = size;
 }
 
-/** Returns the ids of a text; without `bpe`, its bytes. */
+/** Returns the token ids of a text. If `bpe` is null, the ids are the text's bytes. */
 export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress = () => {}): Uint16Array {
   const encoder = new TextEncoder();
   if (!bpe) return Uint16Array.from(encoder.encode(text));
@@ -201,7 +201,7 @@ export function encodeText(text: string, bpe: Bpe | null, progress: OnProgress =
   return out.slice(0, size);
 }
 
-/** Returns the vocabulary after its first `count` merges. */
+/** Returns the smaller vocabulary that has only the first `count` merges. */
 export function firstMerges({ vocab, merges }: Bpe, count: number): Bpe {
   const some = merges.slice(0, count);
   return { vocab: vocab.slice(0, SMALLEST + new Set(some.map(([a, b]) => vocab[a]! + vocab[b]!)).size), merges: some };

@@ -11,7 +11,7 @@ import type { Sample } from "./writer";
 export interface Point extends StepResult {
   lr: number;
   tokensPerS: number;
-  /** Validation loss in nats per token and bits per byte, at steps with a validation. */
+  /** Validation loss in nats per token (`validation`) and in bits per byte (`bits`), if the step was validated. */
   validation?: number;
   bits?: number;
 }
@@ -21,14 +21,14 @@ export interface Checkpoint {
   step: number;
   state: Uint8Array<ArrayBuffer>;
   about: About | null;
-  /** The rates with which a later visit continues. */
+  /** The learning-rate schedule with which a later visit continues. */
   rates?: Rates;
   points: Point[];
   samples: Sample[];
   scores?: Score[];
 }
 
-/** Reads the state of a trainer, and the rates with which the training continues. */
+/** Reads the state of a trainer, and the learning-rate schedule with which the training continues. */
 export async function readState(
   { offer, rates, seed }: Plan,
   trainer: Trainer,
@@ -41,7 +41,7 @@ export async function readState(
   return { step, state, about, rates: { ...rates } };
 }
 
-/** Returns the files of a folder that the desktop loads. */
+/** Returns the files of a model folder that the desktop can load, made from a checkpoint's state. */
 export async function filesOf({ text, origin, offer, bpe }: Plan, { state }: Checkpoint): Promise<Files> {
   const files = modelFiles(state, offer, bpe);
   if (text === null || !origin) return files;

@@ -24,9 +24,10 @@ export interface Inspection {
   held_back: number;
 }
 
-// These patterns take linear time on any text: the lookahead ends the search for `***` in a line without an end, and
-// the lookbehinds let a run start only at its first character. A line begins only after LF, as in Python; with the flag
-// `m`, a line would also begin after CR.
+// These patterns take linear time on any text. In BEGIN, the lookahead rejects a last line without LF; otherwise, each
+// `***` in this line would start a search for LF. In LAST_LINES and BLANKS, the lookbehind lets a match start only at
+// the first character of a run; otherwise, each character of the run would start a search. A line begins only after LF,
+// as in Python; with the flag `m`, a line would also begin after CR.
 const BEGIN = /(?<![^\n])\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG(?=[^\n]*\n)[^\n]*\*\*\*[^\n]*\n/;
 const END = /(?<![^\n])\*\*\* ?END OF (?:THE|THIS) PROJECT GUTENBERG/;
 const LAST_LINES = /(?<![\r\n])[\r\n]+$/;

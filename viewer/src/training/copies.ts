@@ -27,7 +27,7 @@ export function copies(sample: string, training: string): Copies {
   const known = new Set<string>();
   for (const { 0: word } of training.matchAll(/\p{L}+/gu)) known.add(word.toLowerCase());
   const found = words(sample);
-  const runs = lengths.slice(RUN - 1); // one run per character: the run that ends there
+  const runs = lengths.slice(RUN - 1); // a run of RUN characters ends at each of these characters
   return {
     known_words: found.length ? found.filter((word) => known.has(word)).length / found.length : null,
     longest_copy: Math.max(0, ...lengths),
@@ -89,7 +89,7 @@ class Automaton {
     }
   }
 
-  /** Returns for each character of the sample the length of the longest shared run that ends there. */
+  /** Returns for each character of the sample the length of the longest run that ends with it and is in the text. */
   longest(): number[] {
     const best = [...this.best];
     const order = Array.from(best.keys())

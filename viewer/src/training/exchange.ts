@@ -1,5 +1,5 @@
-// Encodes the update that a page sends to a federation's gateway, and picks the windows of the page's shard, which is
-// its part of the session's text.
+// Encodes the update that a page sends to a federation's gateway, and picks the windows of the page's shard (the page's
+// part of the session's text).
 
 import { toFloat16 } from "../runtime/gl/float16";
 import { encodeInt8 } from "../runtime/gl/int8";

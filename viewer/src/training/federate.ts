@@ -1,5 +1,5 @@
-// Makes the page a member of a federation, in which several devices train one model. Joins by an invitation. In each
-// round, trains the host's parameters for some steps and sends back the change.
+// Makes the page a member of a federation, in which several devices train one model. The page joins with an invitation.
+// In each round, the page receives parameters from the host, trains them for some steps and sends back their change.
 
 import { computed, type ReadonlySignal } from "@preact/signals-core";
 import type { Offer } from "../runtime/engine/manifest";
@@ -75,7 +75,7 @@ export class Federation {
   lastAnswer = "";
   rounds: readonly RoundFigures[] = [];
   others: readonly MemberRow[] = [];
-  /** True while the host starts and ends no rounds. */
+  /** True while the host has paused the session: no round starts or ends. */
   paused = false;
   /** Resolves when the session is over or the page has left. Rejects if the page cannot take part or continue. */
   readonly done: Promise<void>;
@@ -110,7 +110,7 @@ export class Federation {
       heed: (message) => this.heed(message),
       start: (message, parameters) => {
         const held = this.current;
-        if (held?.message.attempt === message.attempt && !held.answered) return; // already in training
+        if (held?.message.attempt === message.attempt && !held.answered) return; // the page already has this attempt
         this.deadline = performance.now() + 1000 * message.seconds_left;
         this.current = { message, parameters, wrapUp: false, update: null, answered: false };
         this.wake();
@@ -121,7 +121,7 @@ export class Federation {
       this.end = resolve;
       this.giveUp = reject;
     });
-    this.done.catch(() => {}); // callers that await it receive the error
+    this.done.catch(() => {}); // no unhandled error is reported; callers that await `done` receive the error
     void this.run();
   }
 
@@ -281,7 +281,7 @@ export class Federation {
     const { attempt, why = "no reason was given" } = said;
     if (attempt !== undefined && attempt !== current?.message.attempt) return;
     this.lastAnswer = said.type === "accepted" ? "accepted" : `rejected: ${why}`;
-    if (!current || (attempt === undefined && !current.update)) return; // the host rejected another message
+    if (!current || (attempt === undefined && !current.update)) return; // the rejected message was not an update
     current.answered = true;
     this.showRound();
     this.wake();

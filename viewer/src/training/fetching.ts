@@ -93,7 +93,7 @@ async function decoded(url: URL, chunks: Chunks, encoding: string): Promise<stri
   return parts.join("");
 }
 
-/** Fetches texts. If a text is not valid in its encoding, keeps the bytes: another encoding needs no new download. */
+/** Fetches texts. Keeps the bytes of a text that is invalid in its encoding, to decode them in another encoding. */
 export class TextFetcher {
   private held: { address: string; chunks: Chunks } | null = null; // bytes to decode in another encoding
 

@@ -1,5 +1,5 @@
-// Writes and reads the files of a saved model: the files of Hugging Face, and the state from which `Trainer.load`
-// resumes on the desktop.
+// Writes and reads the files of a saved model: those that Hugging Face's libraries load, and the state from which
+// `Trainer.load` resumes on the desktop.
 
 import { LETTERS } from "../runtime/engine/byte-letters";
 import { strToU8, unzipSync, zipSync } from "fflate";
@@ -133,8 +133,8 @@ export interface About {
 export const MOMENTS = ["moment", "squares"] as const;
 
 /**
- * Returns, by the name of each tensor of a checkpoint, the parameters that the tensor stores. A tensor may store the
- * rows of several parameters one after another.
+ * Returns the parameters that each tensor of a checkpoint stores, by the tensor's name. A tensor may store the rows of
+ * several parameters one after another.
  */
 function storedTensors(offer: Offer): Map<string, Offer["parameters"]> {
   const found = new Map<string, Offer["parameters"]>();
@@ -158,7 +158,10 @@ function joined(parts: Tensor[]): Tensor {
   return { shape: [rows, ...first.shape.slice(1)], data };
 }
 
-/** Returns the files of a model folder that the desktop can load. `state` has the parameters and AdamW's moments. */
+/**
+ * Returns the files of a model folder that the desktop can load. `state` is a safetensors file with the parameters and
+ * AdamW's moments.
+ */
 export function modelFiles(state: Uint8Array<ArrayBuffer>, offer: Offer, bpe: Bpe | null): Files {
   const { tensors } = readSafetensors(state);
   const named: Tensors = new Map();
@@ -182,7 +185,7 @@ export function zip(files: Files): Uint8Array<ArrayBuffer> {
   return zipSync(files, { level: 0 });
 }
 
-/** Reads the files that the user chose. Returns them by name, without folders; a zip file is unpacked. */
+/** Returns the contents of chosen files by file name. A zip file is unpacked: the files in it are returned instead. */
 export async function chosenFiles(list: Iterable<File>): Promise<Files> {
   const found: Files = {};
   for (const file of list) {

@@ -1,5 +1,5 @@
-// Chooses the factor of the loss that keeps gradients within the range of f16. The cases in
-// tests/page/shared_cases.json check that glgpt/training/loss_scale.py chooses the same factors.
+// Chooses the loss scale: the loss is multiplied by it, so that gradients stay within the range of f16. The cases in
+// tests/page/shared_cases.json check that glgpt/training/loss_scale.py chooses the same scales.
 
 /** A loss scale (`value`, a power of two), and the number of steps taken with it. */
 export interface Scale {

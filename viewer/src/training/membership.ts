@@ -18,8 +18,8 @@ export class Membership {
   constructor(private readonly store: Store) {}
 
   /**
-   * Loads the key and the state of an earlier visit from a numbered slot. Each tab is a separate member, so it locks
-   * the first slot that no other tab has locked.
+   * Loads the key and the state of an earlier visit. Each tab is a separate member, so the browser stores them in
+   * numbered slots: a tab locks and uses the first slot that no other tab has locked.
    */
   async open(session: string): Promise<void> {
     for (let slot = 0; ; slot++) {
@@ -34,19 +34,20 @@ export class Membership {
   private lock(name: string): Promise<boolean> {
     const { signal } = this.released;
     const locks = navigator.locks as LockManager | undefined;
-    if (!locks) return Promise.resolve(true); // a page that is not served securely has no Web Locks
+    if (!locks) return Promise.resolve(true); // a page from plain HTTP has no Web Locks
     return new Promise((resolve) => {
       const hold = (lock: Lock | null) => {
         resolve(lock !== null);
         return lock && new Promise<void>((release) => signal.addEventListener("abort", () => release()));
       };
-      // the request is rejected if the browser blocks site data; it then stores no membership either
+      // A browser that blocks site data rejects the request. It stores no memberships, so tabs need no locks.
       locks.request(`glgpt ${name}`, { ifAvailable: true }, hold).catch(() => resolve(true));
     });
   }
 
   async keep(): Promise<void> {
-    await this.store.keep(this.name, this.kept).catch(() => {}); // a later visit is then a new member
+    // If the browser stores nothing, a later visit joins as a new member.
+    await this.store.keep(this.name, this.kept).catch(() => {});
   }
 
   /** Releases the slot. */

@@ -50,7 +50,7 @@ interface Behind {
   p: Float64Array;
 }
 
-/** Returns the predictions of n-gram models of `train` for the tokens at `targets` of `ids`. */
+/** Returns the predictions of n-gram models, counted in `train`, for the tokens of `ids` at the positions `targets`. */
 export function baselines(
   train: Ids,
   vocab: number,

@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals-core";
 
-/** Turns properties into signals. Effects, computed signals and components that read one subscribe to its changes. */
+/** Turns properties into signals: an effect, computed signal or component that reads a property follows its changes. */
 export function observe<T extends object>(target: T, names: readonly (keyof T)[]): void {
   for (const name of names) {
     const value = signal(target[name]);

@@ -1,5 +1,5 @@
 // Loads the list of texts and offers with which the page can train, and chooses the programs for this device. An offer
-// is a size of the model with a tokenizer.
+// is a model that the page can train: a size and a tokenizer.
 
 import { parseProgram, type Offer, type Recording, type TrainingIndex } from "../runtime/engine/manifest";
 import type { Model } from "../runtime/engine/model";
@@ -9,7 +9,7 @@ import { must, PageError } from "../runtime/gl/errors";
 import { check } from "../runtime/gl/player";
 import type { Program } from "../runtime/gl/program";
 
-const SHARE = 0.6; // speed of a step relative to its matrix products; measured: 0.5 on an H200, 0.7 on software GL
+const SHARE = 0.6; // FLOP/s of a step relative to a matrix product's; measured: 0.5 on an H200, 0.7 on software OpenGL
 
 export class Offers {
   private listed: TrainingIndex | null = null;
@@ -21,7 +21,7 @@ export class Offers {
     private readonly measured: () => Promise<void>,
   ) {}
 
-  /** Loads the list of sizes and texts, once. */
+  /** Loads the list of offers and texts, once. */
   async ready(): Promise<TrainingIndex> {
     const { loader, manifest } = this.model();
     if (!manifest.training) throw new PageError("This page was exported without training; use glgpt export --train.");
@@ -33,7 +33,10 @@ export class Offers {
     return must(this.listed, "training.json");
   }
 
-  /** Returns a size by its name and tokenizer, by default the first size. Throws PageError if the page lacks it. */
+  /**
+   * Returns the first offer of the size `preset` with `tokenizer`. Without `preset`, takes the first size in the list;
+   * without `tokenizer`, any. Throws PageError if the list has no such offer.
+   */
   offer(preset?: string, tokenizer?: string): Offer {
     const { sizes } = this.index;
     const named = sizes.filter((s) => s.name === (preset ?? sizes[0]!.name));
@@ -44,7 +47,7 @@ export class Offers {
     throw new PageError(`This page cannot train ${wanted}; it can train ${known}.`);
   }
 
-  /** Estimates a training's operations per second on this device from the probe of products; 0: no probe was run. */
+  /** Estimates a training's FLOP/s on this device from the time that the probe measured; 0: no probe was run. */
   async rate(): Promise<number> {
     if (!this.model().kernels.probe) await this.measured();
     const { loader, kernels, recording, options } = this.model();
@@ -65,7 +68,7 @@ export class Offers {
     return (await this.model().loader.packed(found.file)) as string;
   }
 
-  /** Returns the names of the files of the bundled texts and of the training's programs for this recording's kernel. */
+  /** Returns the file names of the bundled texts, and of each offer's programs for a recording's kernel. */
   async files({ kernel }: Recording = this.model().recording): Promise<string[]> {
     const { sizes, texts } = await this.ready();
     const played = sizes.map((offer) => this.suiting(offer, kernel));
@@ -76,9 +79,9 @@ export class Offers {
   }
 
   /**
-   * Returns a size's programs for the kernel `kept`, with which a training began. If there are none that the device can
-   * play, returns those for this device's kernel, or else the last that the device can play. Throws PageError if there
-   * are none.
+   * Returns an offer's programs for one kernel. Of the programs that this device can play, takes those for the kernel
+   * `kept`, with which a training began; without these, those for the kernel of the page's model; else those that the
+   * offer lists last. Throws PageError if this device can play none.
    */
   suiting(offer: Offer, kept?: string): Offer["programs"][number] {
     const { device, recording, modelOptions } = this.model();
@@ -94,7 +97,7 @@ export class Offers {
     return found;
   }
 
-  /** Loads the training program of this size for the device. Throws PageError if the device cannot run it. */
+  /** Loads an offer's training program, chosen by `suiting`. Throws PageError if the device cannot run it. */
   async program(offer: Offer, kept?: string): Promise<{ program: Program; kernel: string }> {
     const { device, loader } = this.model();
     const chosen = this.suiting(offer, kept);

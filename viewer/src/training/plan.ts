@@ -1,4 +1,4 @@
-// Defines the plan of a training. It is made when the training is created; only its rates may change later.
+// Defines the plan of a training, which is made when the training is created. Only the plan's `rates` may change later.
 
 import type { Offer } from "../runtime/engine/manifest";
 import type { Ids, Rates } from "./batches";
@@ -8,8 +8,8 @@ import type { Origin } from "./training";
 export interface Plan {
   offer: Offer;
   /**
-   * The kernel (variant of the matrix product) of the training program. Programs that share its textures must be
-   * recorded for the same kernel.
+   * The kernel (variant of the matrix product) of the training program. Programs that share the training program's
+   * textures must be recorded for the same kernel.
    */
   kernel: string;
   /** The text to train on; null: ids were given instead. */
@@ -18,7 +18,7 @@ export interface Plan {
   bpe: Bpe | null;
   train: Ids;
   validation: Ids;
-  /** The share of the bytes, at the end of the text, that is held back for validation and scoring. */
+  /** The share of the text's bytes that is held back for validation and scoring, from the end of the text. */
   share: number;
   rates: Rates;
   seed: number;

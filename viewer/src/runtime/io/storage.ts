@@ -1,13 +1,13 @@
-// Stores small values in the browser. The browser's storage may throw (in a private window, on a full disk, by a
-// policy): reading then returns null, and writing returns false.
+// Stores small values in the browser. The browser's storage may throw, for example in a private window or if it is
+// full. Reading then returns null, and writing returns false.
 
 const TEST = "glgpt test"; // key of a test value, which is deleted at once
-const MAX_TEXT = 1_000_000; // maximum characters of a stored text; browsers store about 5 million for a host
+const MAX_TEXT = 1_000_000; // maximum characters of a stored text; browsers store about 5 million per origin
 
 class GuardedStorage {
   constructor(private readonly area: () => Storage) {}
 
-  /** True if values are stored. */
+  /** True if the browser stores values. Writes a test value to find out. */
   get works(): boolean {
     if (!this.write(TEST, 0)) return false;
     this.area().removeItem(TEST);
@@ -39,7 +39,7 @@ class GuardedStorage {
     return typeof text === "string" ? text : "";
   }
 
-  /** Stores a text. Stores none if the text has more than `MAX_TEXT` characters, or if the browser refuses. */
+  /** Stores a text, or "" if the text has more than `MAX_TEXT` characters or the browser refuses to store it. */
   writeText(key: string, text: string): void {
     if (text.length > MAX_TEXT || !this.write(key, text)) this.write(key, "");
   }

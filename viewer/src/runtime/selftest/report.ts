@@ -7,7 +7,7 @@ import { drawAll, loseContext, rounded, speed, type Result } from "./run";
 import type { Suite } from "./suite";
 
 const MAX_FAILURES = 40; // maximum failures that a report lists
-const MAX_TEXT = 240; // maximum characters of a problem
+const MAX_TEXT = 240; // maximum characters of a failure's `problem`
 
 export interface Failure {
   op: string;
@@ -21,7 +21,7 @@ export interface Failure {
 export interface FormatResult {
   passed: number;
   of: number;
-  /** The case whose error is the largest share of the allowed error; null: all cases were skipped. */
+  /** The case with the largest `share`: its error divided by the allowed error. null: all cases were skipped. */
   nearest: { op: string; share: number } | null;
 }
 
@@ -50,7 +50,7 @@ export interface Report {
 /** Receives the self-test's current activity, and how many of its cases are done. `total`: 0 if it is unknown. */
 export type OnProgress = (doing: string, done: number, total: number) => void;
 
-/** Runs the self-test on a separate device, for these ops; []: for all. Throws PageError for an unknown op. */
+/** Tests `ops` ([]: all ops) on a separate device. Throws PageError for an unknown op. */
 export async function selfTest(
   suite: Suite,
   host: Host,

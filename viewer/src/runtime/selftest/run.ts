@@ -8,14 +8,14 @@ import { compare, ENTRY, type Case, type Off, type Suite } from "./suite";
 
 const TOGETHER = 8; // cases whose shaders are compiled at once
 const MEASURED_MS = 500; // target ms of one measurement of speed
-const EVENT_MS = 3000; // maximum ms until a browser reports a lost context, and again until it restores the context
+const EVENT_MS = 3000; // maximum ms until the browser reports that the context is lost, or that it is restored
 
 /** The result of a case. The fields of `Off` describe the case's worst output. */
 export interface Result extends Off {
   case: Case;
   status: "passed" | "failed" | "skipped";
   problem: string;
-  /** Milliseconds of compiling and of the first draw. */
+  /** Milliseconds of compiling (a mean: several cases are compiled at once) and of the first draw. */
   ms: number;
   /** True if a second draw gave equal bits. */
   same: boolean;
@@ -50,7 +50,7 @@ async function prepared(
 ): Promise<Player | Pick<Result, "status" | "problem">> {
   if (targets > device.limits.drawBuffers) {
     const problem = `needs ${targets} targets in a pass; this device has ${device.limits.drawBuffers}`;
-    return { status: targets > FEW ? "skipped" : "failed", problem }; // models need `FEW` targets
+    return { status: targets > FEW ? "skipped" : "failed", problem }; // every model needs a device with `FEW` targets
   }
   try {
     const player = new Player(device, program, options(device));

@@ -7,7 +7,7 @@ import type { Texels } from "../gl/player";
 import type { Dtype, Program, TextureSpec } from "../gl/program";
 
 export const ENTRY = "test";
-const STEP = 8; // arrays of kind "e" hold multiples of 1/8
+const STEP = 8; // an array of kind "e" stores its values times 8, as 8-bit integers
 
 type PassJson = [
   label: string,
@@ -40,8 +40,8 @@ interface CaseJson extends Recorded {
   inputs: Record<string, number>;
   outputs: [name: string, texture: string, dtype: Dtype, expected: number, atol: number, rtol: number][];
   /**
-   * The property of the device that a case shows. For example, a case of "denormals" shows if the device keeps denormal
-   * numbers. The result of such a case counts neither as passed nor as failed.
+   * The property of the device that a case tests. For example, a case with the property "denormals" tests whether the
+   * device keeps denormal numbers. Such a case does not count as passed, failed or skipped.
    */
   property?: string;
 }
