@@ -102,7 +102,7 @@ export function sizeOf(ids: ArrayLike<number>, targets: Int32Array, bytes: reado
   return targets.reduce((sum, at) => sum + (bytes[ids[at]!]?.length ?? 0), 0);
 }
 
-/** Stores the predictions of logits `[targets, vocab]` in `into`, from index `from` on. */
+/** Computes predictions from logits of shape `[targets, vocab]`, and stores them in `into` from index `from` on. */
 export function ofLogits(logits: Float32Array, targets: readonly number[], into: Predictions, from: number): void {
   const vocab = logits.length / targets.length;
   for (const [t, target] of targets.entries()) {

@@ -58,7 +58,7 @@ export async function trainRound(round: Round, work: RoundWork): Promise<Round["
     const loss = results && Number.isFinite(sum) ? sum / results : null;
     const rate = (1000 * (i + 1) * batch * context) / (now - began);
     onStep({ type: "progress", step: i + 1, loss, tokens_per_s: rate }, due);
-    await pause(); // messages are received between two steps
+    await pause(); // the page receives messages now, which may end the round
     if (overtaken()) {
       await trainer.drain();
       return null;

@@ -1,4 +1,5 @@
-// Counts n-grams, finds copies, scores the answers of a toy task, and tokenizes for the page's model, all in a worker.
+// Does slow parts of scoring in a worker: counts n-grams, finds copies, scores the answers of a toy task (see task.ts),
+// and tokenizes the held-back text for the page's model.
 
 import type { TokenizerSchema } from "../runtime/generated/tokenizer";
 import { Tokenizer } from "../runtime/engine/tokenizer";
@@ -8,14 +9,14 @@ import { baselines, NGRAMS } from "./ngrams";
 import { chance, figures, type Figures } from "./predictions";
 import { answers, isTask, questions, type Answers } from "./task";
 
-const HEAD = 1 << 16; // characters of the held-back text on which the page's model is scored
+const HEAD = 1 << 16; // maximum characters, from the start of the held-back text, on which the page's model is scored
 
 export type ScoreJob =
   | { kind: "count"; train: Ids; ids: Ids; targets: Int32Array; vocab: number; size: number }
   | {
       kind: "judge";
       text: string;
-      /** The share of the bytes, at the end of the text, that was held back. */
+      /** The share of the text's bytes that was held back, from the end of the text. */
       share: number;
       sample: string;
       ids: Ids;

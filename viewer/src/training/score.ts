@@ -15,7 +15,7 @@ import ScoreWorker from "./score-worker?worker&inline";
 import type { Counted, Judged, ScoreJob, ScoreSaid } from "./score-worker";
 
 export const SCORED = 8192; // maximum tokens that are scored, in windows spread evenly over the held-back text
-const BESIDE = 2048; // maximum tokens that are scored for the page's model, in the first part of the held-back text
+const BESIDE = 2048; // maximum tokens on which the page's model is scored, within `HEAD` characters (score-worker.ts)
 export const WRITTEN = 512; // tokens of the sample that is searched for copies
 export type ScoreProgress = (what: string, share: number | null) => void;
 
@@ -31,7 +31,10 @@ export interface Score {
   task: Answers | null;
 }
 
-/** Returns the windows that are scored and their targets. Throws PageError if the held-back text is too short. */
+/**
+ * Returns the starts of the windows that are scored, and the positions of their targets. Throws PageError if the
+ * held-back text is too short.
+ */
 export function scored({ validation, offer }: Pick<Plan, "validation" | "offer">): {
   first: number[];
   targets: Int32Array;
@@ -86,8 +89,8 @@ export async function baselinesAhead(text: string, share: number, offer: Offer):
 }
 
 /**
- * Returns what the sample copies from the training text, and the results of the toy task, which are null if the text is
- * not a toy task. Copies and results are null if the training has ids instead of a text.
+ * Measures how much the sample copies from the training text. If the text is a toy task (see task.ts), also scores the
+ * model's answers. Both results are null if the training was given ids instead of a text.
  */
 export function judged(plan: Plan, bytes: readonly Uint8Array[], sample: string, ranks: Int32Array): Promise<Judged> {
   const { text, share, validation, offer } = plan;
@@ -121,7 +124,7 @@ export async function otherFigures(
   for (const [i, start] of first.entries()) {
     const window = ids.slice(start, start + context);
     const logits = must((await model.activations.capture.run(window, ["logits"])).get("logits"), "logits").data;
-    await pause(); // unpacking takes long
+    await pause(); // the page can draw before `ofLogits`, which takes long
     ofLogits(logits, ids.slice(start + 1, start + context + 1), found, i * context);
     progress((i + 1) / first.length);
     await pause();

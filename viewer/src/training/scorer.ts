@@ -8,7 +8,7 @@ import type { Session } from "./session";
 
 export class Scorer {
   scores: Score[] = [];
-  /** Metrics of chance and n-gram models on the held-back text; empty until counted, or if the text is too short. */
+  /** Metrics of chance and n-gram models on the held-back text; empty before `count`, or if the text is too short. */
   baselines: Figures[] = [];
   private counted: Promise<Figures[]> | null = null;
 

@@ -39,7 +39,7 @@ export class Session {
   sampleTokens = 120;
   temperature = 0.8;
   checkpoint: Checkpoint | null = null;
-  /** The current activity other than steps, which the page shows; "": none. */
+  /** Names the current activity if it is not a training step; the page shows the name. "": steps, or no activity. */
   doing = "";
   private readonly shown = computed(() => this.read());
   private readonly stepped = signal<Point | null>(null);
@@ -53,16 +53,16 @@ export class Session {
   private over = false; // the session was closed
   /** True if `leave` has released the textures. */
   away = false;
-  private readonly asked = new Between((error) => isLost(error, this.device)); // work for the time between two steps
+  private readonly asked = new Between((error) => isLost(error, this.device)); // work to run between two steps
   private running: Promise<void> = Promise.resolve();
-  private readonly queue = new Queue(); // runs one task at a time, because two samples would share caches
+  private readonly queue = new Queue(); // runs one task at a time, because two samples at once would share caches
   private cold = true; // the driver may still compile in the next step
   private keptAt = performance.now();
 
   constructor(
     readonly plan: Plan,
     private readonly device: Device,
-    /** Creates a trainer on the device's current context and compiles its shaders. `begin`: with new parameters. */
+    /** Creates a trainer on the device's current context and compiles its shaders. `begin`: initializes parameters. */
     private readonly build: (begin: boolean) => Promise<Trainer>,
     /** Stores a checkpoint for a later visit. */
     private readonly keep: (checkpoint: Checkpoint) => Promise<void>,
@@ -87,7 +87,7 @@ export class Session {
       if (from) this.trainer.restore(from.state, from.about);
       else {
         if (this.plan.evalEvery) await this.evaluate();
-        if (this.plan.sampleEvery) await this.sample(); // noise, from the untrained model
+        if (this.plan.sampleEvery) await this.sample(); // the untrained model writes noise
       }
     } catch (error) {
       this.trainer.close();
@@ -120,7 +120,7 @@ export class Session {
     return this.stepped;
   }
 
-  /** The current parameters, for another player of the model. */
+  /** The current parameters, for players of the model's other programs (generation, activations). */
   readonly weights: Weights = {
     own: false,
     shared: () => {

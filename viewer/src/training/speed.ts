@@ -7,7 +7,7 @@ const AT_ONCE_MS = 1; // maximum ms between results that count as one result: so
 
 export class Speed {
   tokensPerS = 0;
-  /** (step, end time in ms) of the latest steps. The first may be the step after which the device was idle. */
+  /** (step, end time in ms) of the latest steps. The first entry may be the one that `begin` added. */
   private recent: [number, number][] = [];
   private apart = 0; // ms spent on work other than steps
 
@@ -20,7 +20,7 @@ export class Speed {
     this.recent = [];
   }
 
-  /** Records that the device is idle after `step`, if no step was measured since the last pause. */
+  /** Starts a measurement now: after `step`, while the device is idle. Does nothing if one is already running. */
   begin(step: number): void {
     if (!this.recent.length) this.recent.push([step, performance.now() - this.apart]);
   }

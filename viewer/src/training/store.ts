@@ -1,10 +1,10 @@
-// Stores the latest checkpoint of each run in IndexedDB, so that a later visit can continue.
+// Stores the latest checkpoint of each run in IndexedDB, so that a later visit can continue the run.
 
 import { createStore, del, get, getMany, type UseStore } from "idb-keyval";
 
 const RUNS = "kept runs"; // key of a map from a run's id to the time when the run was last stored
-const LIVE_MS = 60_000; // without Web Locks, a run that was stored at most this many ms ago counts as another tab's
-const CLAIM_MS = 500; // maximum ms to wait for a run, because a page that is being closed may still have it open
+const LIVE_MS = 60_000; // without Web Locks, a run that was stored at most this many ms ago counts as open in a tab
+const CLAIM_MS = 500; // maximum ms to wait for a run's lock, which a page that is being closed may still hold
 const FULL =
   "its storage is full. The training continues; save the model before you leave, or free space: " +
   "delete site data in the browser's settings, or files on the disk";
@@ -12,7 +12,7 @@ const NONE = "it gives the page no storage, as in a private window. Save the mod
 
 const connection = createStore("glgpt training", "runs");
 
-/** Accesses the database. Throws an error for the user if the browser stores nothing or its disk is full. */
+/** Accesses the database. Throws an error with a message for the user if the browser stores nothing or is full. */
 const database: UseStore = async (mode, work) => {
   const seen = { open: false };
   try {
@@ -42,7 +42,7 @@ const change = (work: (store: IDBObjectStore) => void) =>
 
 type Times = Map<string, number>;
 
-/** Stores an export's values by key. `place`, the export's address, separates exports on the same host. */
+/** Stores an exported page's values by key. `place`, the page's address, separates the pages of one host. */
 export class Store {
   private claimed = "";
   private release = () => {};
@@ -138,7 +138,7 @@ export class Store {
     const locks = navigator.locks as LockManager | undefined;
     const got = await new Promise<(() => void) | null>((resolve) => {
       if (!locks) {
-        resolve(() => {}); // a page that is not served securely has no Web Locks
+        resolve(() => {}); // a page from plain HTTP has no Web Locks
         return;
       }
       const hold = () => new Promise<void>((done) => resolve(done));

@@ -38,8 +38,9 @@ export interface Window {
 }
 
 /**
- * Scores the lines that are complete within a window, have a question that is not in `seen` (the questions of the
- * training text), and whose first answer token is not the window's first token. Returns null if there is no such line.
+ * Scores the lines that are complete within a window and whose question is not in `seen` (the questions of the training
+ * text). Skips a line whose answer begins in the window's first token, which has no prediction. Returns null if no line
+ * is scored.
  */
 export function answers(windows: readonly Window[], seen: ReadonlySet<string>): Answers | null {
   const positions: { right: number; all: number }[] = [];
@@ -56,7 +57,7 @@ export function answers(windows: readonly Window[], seen: ReadonlySet<string>): 
       if (!match || seen.has(match[1]!)) continue;
       const answer = text.indexOf(61, begin) + 1; // after "="
       const first = ends.findIndex((at) => at > answer);
-      if (!first) continue; // nothing predicted the first token
+      if (!first) continue; // a window's first token has no prediction
       const last = ends.findIndex((at) => at > end);
       const found = hits.slice(first - 1, last);
       lines++;

@@ -5,7 +5,7 @@ import { PageError } from "../runtime/gl/errors";
 import { checkRate, type Ids, type Rates } from "./batches";
 
 export interface TrainConfig extends Partial<Rates> {
-  /** A preset and a tokenizer (`bytes` or `bpe:N`) with which this page was exported; by default the first. */
+  /** A size (`preset`) and a tokenizer (`bytes` or `bpe:N`) of one of the page's offers; by default, the first. */
   preset?: string;
   tokenizer?: string;
   /** The share of the text held back for validation (default: 0.1, or 0 for ids). */

@@ -18,7 +18,7 @@ export class TrainedModels {
     private readonly offers: Offers,
   ) {}
 
-  /** Reads a saved model and finds its size. Throws PageError if this page has no program for it. */
+  /** Reads a saved model and finds the offer with the same configuration. Throws PageError if the page has none. */
   read(files: Files): Loaded & { offer: Offer } {
     const found = readModel(files, this.offers.index.sizes);
     const { config, bpe } = found;
@@ -40,7 +40,7 @@ export class TrainedModels {
     return this.beside(offer, "mine", bpe, session.weights, kernel);
   }
 
-  /** Returns a saved model. The files are not kept in memory, but read again whenever its textures are filled. */
+  /** Returns a saved model. Does not keep the files in memory: `fill` reads them again to fill the model's textures. */
   async saved(files: readonly File[]): Promise<Beside> {
     await this.offers.ready();
     const { offer, bpe, state } = this.read(await chosenFiles(files));

@@ -1,4 +1,4 @@
-// Trains a model by playing a recorded training step. The trainer does not depend on what the passes compute.
+// Trains a model by playing the entries of a recorded program. Only the program's passes differ from model to model.
 
 import { plan, sizes, writeIds, writeToken } from "../runtime/engine/chunks";
 import { ContextLost, type Device, type Options } from "../runtime/gl/device";
@@ -15,7 +15,7 @@ import { observe } from "./observed";
 import { noPredictions, type Predictions } from "./predictions";
 import { MOMENTS, readSafetensors, writeSafetensors, type About, type Tensor, type Tensors } from "./files";
 
-const IN_FLIGHT = 3; // maximum unfinished steps before a loss is awaited
+const IN_FLIGHT = 3; // maximum unfinished steps; with more, the trainer waits for the oldest result
 
 export interface StepResult {
   step: number;
@@ -23,7 +23,7 @@ export interface StepResult {
   loss: number;
   /** Norm of all gradients before clipping. */
   gradNorm: number;
-  /** Number of repetitions of the step because its gradients overflowed; only in f16. */
+  /** Counts how often the step was repeated because its gradients overflowed; only in f16. */
   overflows?: number;
 }
 
@@ -93,9 +93,9 @@ export class Trainer {
   // -- steps ------------------------------------------------------------------------------------------------------
 
   /**
-   * Takes a step on the windows of `ids` that start at the positions `first`. Returns the results that have arrived.
-   * Waits until at most `IN_FLIGHT` steps are unfinished, so that no frame of the page waits long. Does not wait for
-   * the result of this step.
+   * Takes a step on the windows of `ids` that start at the positions `first`. Waits until at most `IN_FLIGHT` steps are
+   * unfinished, so that the page's frames do not wait long for the device. Does not wait for the result of this step.
+   * Returns the results of earlier steps that have arrived.
    */
   async submit(ids: Ids, first: readonly number[], lr: number): Promise<Arrived[]> {
     await this.playStep({ step: this.steps + 1, ids, first, lr, scale: this.lossScale, overflows: 0 });
@@ -114,7 +114,7 @@ export class Trainer {
     player.set("lr", lr);
     player.set("unbias1", 1 / (1 - b1 ** step));
     player.set("unbias2", 1 / (1 - b2 ** step));
-    await player.playInSlices("update"); // at its end, the player swaps the old and the new texture of each pair
+    await player.playInSlices("update"); // after it, the player swaps the textures of each `ping_pong` pair
     this.steps = step;
     this.lossScale = scale && afterStep(scale);
     this.prepared = false;
@@ -128,7 +128,7 @@ export class Trainer {
         at: performance.now(),
       };
     });
-    result.catch(() => {}); // awaited later
+    result.catch(() => {}); // `take` receives the error
     this.inFlight.push({ step: taken, result });
   }
 
@@ -138,9 +138,9 @@ export class Trainer {
       const { step, result } = this.inFlight.shift()!;
       const found = await result;
       if (!step.scale || Number.isFinite(found.gradNorm)) return found;
-      const behind = this.inFlight.splice(0); // the later steps, which changed nothing
+      const behind = this.inFlight.splice(0); // the device skipped these later steps
       this.put("overflowed", new Float32Array(4));
-      const lost = !Number.isFinite(found.loss); // no loss scale makes the loss finite: skip the step, as in f32
+      const lost = !Number.isFinite(found.loss); // a smaller loss scale does not help: the step is not repeated
       [this.steps, this.lossScale] = [step.step - (lost ? 0 : 1), step.scale];
       const again = async () => {
         for (const later of behind) await this.playStep({ ...later.step, scale: this.lossScale, overflows: 0 });

@@ -162,14 +162,14 @@ export class Training {
 
   /**
    * Returns the current session. If there is none, opens a training that an earlier visit saved, and returns its paused
-   * session. Returns null if this export can resume no saved training.
+   * session. Returns null if no saved training has a size and a tokenizer of this page.
    */
   restore(): Promise<Session | null> {
     return this.queue.run(() => this.restored());
   }
 
   private async restored(): Promise<Session | null> {
-    if (this.session) return this.session; // a view and a script may both restore it
+    if (this.session) return this.session; // a view and a script may both call `restore`
     await this.offers.ready();
     this.signals.earlier.value ??= (await this.store.kept<Earlier>(EARLIER).catch(() => undefined)) ?? null;
     const offered = (run: Run) =>
@@ -269,19 +269,19 @@ export class Training {
     return session;
   }
 
-  /** Creates a trainer for a federation, of the size with this digest. The current session releases its textures. */
+  /** Creates a trainer for a federation whose model has this digest. The current session releases its textures. */
   lend(digest: string, seed: number): Promise<{ trainer: Trainer; offer: Offer }> {
     return this.queue.run(async () => {
       const { sizes } = await this.offers.ready();
       const offer = sizes.find((s) => s.digest === digest);
       if (!offer) throw new PageError("This page cannot train the session's model; open the session's own link.");
       const { program } = await this.acrossLosses(() => this.offers.program(offer));
-      if (!this.session?.away) await this.session?.leave(); // after a lost context, it has left already
+      if (!this.session?.away) await this.session?.leave(); // a session that left for an earlier trainer is still away
       return { trainer: await this.acrossLosses(() => this.trainer({ offer, seed }, program, true)), offer };
     });
   }
 
-  /** Closes a trainer that `lend` returned (undefined: `lend` failed), and restores a session that made room for it. */
+  /** Closes a trainer that `lend` returned (undefined: `lend` failed), and restores the session's textures. */
   giveBack(trainer: Trainer | undefined): void {
     void this.queue.run(async () => {
       trainer?.close();
@@ -366,7 +366,7 @@ export class Training {
   /** Deletes the curves of the previous training. */
   async forgetEarlier(): Promise<void> {
     this.signals.earlier.value = null;
-    await this.store.forget(EARLIER).catch(() => {}); // a browser that stores nothing has none to delete
+    await this.store.forget(EARLIER).catch(() => {}); // a browser that stores nothing has no curves to delete
   }
 
   current(): Session {

@@ -16,7 +16,7 @@ function work<T>(job: VocabularyJob): Promise<T> {
   }).finally(() => worker.terminate());
 }
 
-/** Trains a vocabulary on a text without the last `share` of it. A short text gives fewer than `size` tokens. */
+/** Trains a vocabulary on a text, leaving out the last `share` of it. A short text gives fewer than `size` tokens. */
 export const vocabularyOf = (text: string, share: number, size: number) =>
   work<Bpe>({ kind: "train", text, share, size });
 

@@ -5,7 +5,7 @@ import { BpeError, encodeText, trainBpe, type Bpe } from "./bpe";
 
 export interface Job {
   text: string;
-  /** The share of the bytes, at the end of the text, that is held back for validation. */
+  /** The share of the text's bytes that is held back for validation, from the end of the text. */
   validation: number;
   /** `bytes` or `bpe:N`. `bpe:N` trains a tokenizer of N tokens on the training part, unless `bpe` is given. */
   tokenizer: string;

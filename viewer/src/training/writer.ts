@@ -52,8 +52,8 @@ export class Writer {
   }
 
   /**
-   * Writes the sample in which a score looks for copies of the training text. The same model always gives the same
-   * text, also in `glgpt/scoring/suite.py`.
+   * Writes the sample in which a score looks for copies of the training text. The text depends only on the model;
+   * `glgpt/scoring/suite.py` writes the same text.
    */
   async compose(progress: (done: number) => void): Promise<string> {
     const { context } = this.plan.offer.recipe;
