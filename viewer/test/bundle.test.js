@@ -14,19 +14,19 @@ async function scripts(mode) {
   return found[0].output.filter(({ type }) => type === "chunk");
 }
 
-test("no schema names a format, whose check the build leaves out", () => {
+test("no schema has the keyword `format`, which the page's validator ignores", () => {
   const folder = new URL("../schema/", import.meta.url);
   for (const name of readdirSync(folder))
     expect(readFileSync(new URL(name, folder), "utf8")).not.toMatch(/"format": "/);
 });
 
-test("the page is one script within its limit", { timeout: 60_000 }, async () => {
+test("the page is one script within its size limit", { timeout: 60_000 }, async () => {
   const [page, ...others] = await scripts("production");
   expect(others).toEqual([]);
   expect(gzipSync(page.code, { level: 9 }).length).toBeLessThan(MAX_PAGE);
 });
 
-test("the module loads the training when it is called", { timeout: 60_000 }, async () => {
+test("the module loads the training code only when a caller trains", { timeout: 60_000 }, async () => {
   const [module, ...others] = await scripts("embed");
   const first = [module, ...others.filter(({ fileName }) => module.imports.includes(fileName))];
   expect(first.flatMap(({ modules }) => Object.keys(modules)).filter((path) => path.includes("/src/training"))).toEqual(

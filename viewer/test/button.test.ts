@@ -1,4 +1,4 @@
-// Tests the button that keeps the focus while it is off.
+// Tests the page's button, which can have the focus while it is off (disabled).
 
 import { expect, it, vi } from "vitest";
 import { Button } from "../src/app/ui/button";

@@ -9,7 +9,7 @@ const ROLES = { x: "scratch", keys: "state", queries: "state", logits: "state", 
 // Names each pass of an entry by the texture that it writes. The first four passes compute rows of the caches.
 const PASSES = ["x", "queries", "x", "keys", "x", "logits", "token"];
 
-/** Returns a cache with chunks of 4 tokens and of one token, and the list of played [entry, end of its passes]. */
+/** Returns a cache with chunks of 4 tokens and of one token, and a list of [played entry, end of the played passes]. */
 function cache(passes: readonly string[]): { cache: KvCache; played: [string, number][] } {
   const played: [string, number][] = [];
   const entry = { passes: passes.map((name) => ({ outputs: [[name, 0]] })) };
@@ -27,7 +27,7 @@ function cache(passes: readonly string[]): { cache: KvCache; played: [string, nu
   return { cache: made, played };
 }
 
-test("chunks of a prompt except the last end after the passes that write keys, values and queries", () => {
+test("every chunk of a prompt but the last ends after the passes that write keys, values and queries", () => {
   const { cache: kv, played } = cache(PASSES);
   kv.prefill(Array.from({ length: 9 }, (_, i) => i));
   expect(played).toEqual([
@@ -38,7 +38,7 @@ test("chunks of a prompt except the last end after the passes that write keys, v
   expect(kv.ids).toHaveLength(9);
 });
 
-test("single tokens of a prompt except the last end after these passes too, even if one is the last pass", () => {
+test("chunks of one token end after these passes too, even if the entry's last pass is one of them", () => {
   const { cache: kv, played } = cache([...PASSES, "keys"]);
   kv.known = [1];
   kv.prefill([1, 2, 3]);

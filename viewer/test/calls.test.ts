@@ -1,4 +1,5 @@
-// Tests calls of the scriptable object that wait while another call replaces the model.
+// Tests calls of the object `globalThis.glgpt` that wait while another call replaces the model, or disposes of the
+// object.
 
 import { signal } from "@preact/signals-core";
 import { beforeEach, expect, it, vi } from "vitest";
@@ -19,7 +20,7 @@ vi.mock("../src/runtime/engine/model", () => ({ Model: { load: () => Promise.res
 vi.mock("../src/warm-up", () => ({
   WarmUp: class {
     atRest = () => Promise.resolve();
-    now = () => new Promise(() => {}); // compiles shaders, which fails once the context is released
+    now = () => new Promise(() => {}); // compiles shaders, without an end
   },
 }));
 
@@ -119,7 +120,7 @@ it("streams chunks that name the model that answers", async () => {
   expect([...names]).toEqual(["model 2"]);
 });
 
-it("ends a queued text and a queued answer when it is disposed of", async () => {
+it("ends queued calls of generate and chat with no tokens when the object is disposed of", async () => {
   const used = glgpt.use("mine");
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());
   const waiting = Promise.all([glgpt.generate({ ids: [1] }), glgpt.chat(messages)]);
@@ -134,7 +135,7 @@ it("ends a queued text and a queued answer when it is disposed of", async () => 
   await disposed;
 });
 
-it("begins no other call that is queued when it is disposed of", async () => {
+it("rejects a queued call of borrow when the object is disposed of", async () => {
   const used = glgpt.use("mine");
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());
   const work = vi.fn(() => Promise.resolve());
@@ -146,14 +147,14 @@ it("begins no other call that is queued when it is disposed of", async () => {
   expect(work).not.toHaveBeenCalled();
 });
 
-it("ends warmUp with the object", async () => {
+it("rejects a running call of warmUp when the object is disposed of", async () => {
   const warmed = expect(glgpt.warmUp()).rejects.toThrow(/was disposed of/);
   await new Promise((resolve) => setTimeout(resolve));
   await glgpt.dispose();
   await warmed;
 });
 
-it("refuses later calls of a session, and cuts no answer short, when it is disposed of", async () => {
+it("rejects a session's running prompt and all later calls when the object is disposed of", async () => {
   const session = await glgpt.languageModel();
   const used = glgpt.use("mine");
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());
@@ -176,7 +177,7 @@ it("refuses later calls of a session, and cuts no answer short, when it is dispo
   expect(await LanguageModel.availability()).toBe("unavailable");
 });
 
-it("makes no copy of a session that is destroyed or aborted before the copy begins", async () => {
+it("makes no copy of a session if the session is destroyed or the copy is aborted before it begins", async () => {
   const stopped = new AbortController();
   const sessions = [await glgpt.languageModel(), await glgpt.languageModel()] as const;
   const copies = [sessions[0].clone(), sessions[1].clone({ signal: stopped.signal })];
@@ -196,7 +197,7 @@ it("encodes a request for a completion with the vocabulary of the model that ans
   expect([choices[0]!.message.content, model, usage.prompt_tokens]).toEqual([" 2", "model 2", 1]);
 });
 
-it("refuses arguments of another type", async () => {
+it("refuses arguments of a wrong type", async () => {
   const wrong = "To be" as never;
   await expect(glgpt.use(wrong)).rejects.toThrow('use takes own, mine, file, not "To be".');
   await expect(glgpt.intervene(wrong)).rejects.toThrow('intervene takes a list of changes, not "To be".');
@@ -206,7 +207,7 @@ it("refuses arguments of another type", async () => {
   await expect(glgpt.generate({ ids: [1], alternatives: -1 })).rejects.toThrow("alternatives is -1");
 });
 
-it("selects no model of a training that is deleted while its model is prepared", async () => {
+it("does not select a training's model if the training is deleted while the model is prepared", async () => {
   const used = glgpt.use("mine");
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());
   const deleted = training.reset();
@@ -217,7 +218,7 @@ it("selects no model of a training that is deleted while its model is prepared",
   expect(await glgpt.borrow((model) => Promise.resolve(model))).toBe(OWN);
 });
 
-it("selects the model of the training that replaces the one in use", async () => {
+it("selects the model of a new training after the training whose model was in use was replaced", async () => {
   const used = glgpt.use("mine");
   await vi.waitFor(() => expect(trained).toHaveBeenCalled());
   prepared();

@@ -1,4 +1,5 @@
-// Tests that a conversation keeps its messages while the visitor opens another conversation.
+// Tests that no message is lost or appears in the wrong conversation if the visitor opens another conversation, uses
+// two tabs, edits a message or reloads the page.
 
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 
@@ -51,7 +52,7 @@ function open(calls: Partial<Record<keyof Glgpt, unknown>> = {}): void {
   models.phase.value = "ready";
 }
 
-/** Returns a conversation of these messages. The user writes the first message. */
+/** Returns a conversation whose messages are `id` followed by each of `contents`. The user writes the first one. */
 function conversation(id: string, ...contents: string[]): Conversation {
   const messages = contents.map((content, i): ChatMessage => ({
     role: i % 2 ? "assistant" : "user",
@@ -80,7 +81,7 @@ beforeEach(() => {
 
 afterEach(() => chat.stop());
 
-it("edits the conversation in which the edit began, although another was selected during the wait", async () => {
+it("edits the conversation in which the edit began, although another is selected while the edit waits", async () => {
   await select(conversation("a"));
   void chat.send("a1");
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
@@ -93,7 +94,7 @@ it("edits the conversation in which the edit began, although another was selecte
   expect(shown()).toEqual(["b1", "b2", "b3"]);
 });
 
-it("opens no answer of a conversation that another one replaced during the wait", async () => {
+it("does not open an answer if another conversation is selected while the answer is encoded", async () => {
   let encoded = () => {};
   const chatPrompt = (messages: readonly ChatMessage[]) =>
     new Promise((resolve) => (encoded = () => resolve(promptOf(messages))));
@@ -106,7 +107,7 @@ it("opens no answer of a conversation that another one replaced during the wait"
   expect(chat.written.value).toBeNull();
 });
 
-it("keeps the answer of another conversation when the text is generated again", async () => {
+it("changes no conversation when the text of another conversation is generated again", async () => {
   await select(conversation("a"));
   void chat.send("a0");
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
@@ -119,7 +120,7 @@ it("keeps the answer of another conversation when the text is generated again", 
   expect(textOf(generation.ids.value)).toBe("a0!");
 });
 
-it("stores a message before its answer is complete, which a reload of the page cuts off", async () => {
+it("stores a message before its answer is complete, because a reload of the page ends the answer", async () => {
   await select(conversation("kept"));
   void chat.send("Who are you?");
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
@@ -127,7 +128,7 @@ it("stores a message before its answer is complete, which a reload of the page c
   expect(found?.messages).toEqual([{ role: "user", content: "Who are you?" }]);
 });
 
-it("does not lose what another tab adds to the conversation while this one answers in it", async () => {
+it("keeps the messages that another tab adds to a conversation while an answer is written in this tab", async () => {
   const other = new Conversations();
   await select(conversation("a", "0", "1"));
   void chat.send("here");
@@ -148,7 +149,7 @@ it("does not lose what another tab adds to the conversation while this one answe
   expect(chat.status.value).toContain("copy");
 });
 
-it("does not lose what another tab adds to the conversation while this one stores it", async () => {
+it("keeps the messages that another tab adds to a conversation while this tab stores the conversation", async () => {
   const other = new Conversations();
   await select(conversation("a", "0", "1"));
   other.open(chat.current.value);
@@ -168,7 +169,7 @@ it("does not lose what another tab adds to the conversation while this one store
   ]);
 });
 
-it("shows what another tab stores of the conversation, which both then continue", async () => {
+it("shows the messages that another tab adds to the conversation, and continues after them", async () => {
   const other = new Conversations();
   await select(conversation("a", "0", "1"));
   other.open(chat.current.value);
@@ -183,7 +184,7 @@ it("shows what another tab stores of the conversation, which both then continue"
   await vi.waitFor(() => expect(shown()).toEqual([]));
 });
 
-it("keeps an answer when its conversation is selected before it is complete", async () => {
+it("keeps an unfinished answer when its conversation is selected again", async () => {
   await select(conversation("a"));
   void chat.send("a0");
   await vi.waitFor(() => expect(generation.running.value).toBe(true));
@@ -197,7 +198,7 @@ it("keeps the system prompt of the conversation if a link has none", async () =>
   expect(chat.system.value).toBe("Be brief.");
 });
 
-/** Selects a conversation and edits a message, and deletes the conversation in another tab. */
+/** Selects a conversation, begins to edit a message, and deletes the conversation in another tab. */
 async function deletedWhileEdited() {
   const other = new Conversations();
   await select(conversation("a", "0", "1"));
@@ -222,7 +223,7 @@ it("keeps a conversation that this tab has stored again when an edit is cancelle
   expect(shown()).toEqual(["a0", "a1"]);
 });
 
-it("takes a conversation's title from its first message after an edit", async () => {
+it("changes a conversation's title only if its first message is edited", async () => {
   await select(conversation("a", "0", "1", "2", "3"));
   const { title } = chat.current.value;
   void chat.edit(2, "later");

@@ -1,4 +1,5 @@
-// Tests constraints: grammars, refusals, and a fake worker that follows grammars (a browser tests the real worker).
+// Tests constraints: their grammars, the refused constraints, and the messages to the worker that follows a grammar. A
+// fake worker answers them; a test in a browser runs the real worker.
 
 import { expect, test, vi } from "vitest";
 import { writtenBytes } from "../src/runtime/constraints/characters";
@@ -56,7 +57,7 @@ test.each([
   "[^\\d]",
   "[é-ߐ\u{ffff}-\u{10001}]",
   "[^a\x1f\ud7ff-\uf000]",
-])("%s has JavaScript's characters", (source) => {
+])("%s matches the same characters as in JavaScript", (source) => {
   const fits = checks(patternGrammar(source, new Repetitions()));
   const own = new RegExp(`^(?:${source})$`, "u");
   const edges = [0, 0x80, 0x800, 0xd7ff, 0xe000, 0xf000, 0xffff, 0x10000, 0x10fffe];
@@ -69,7 +70,7 @@ test.each([
   }
 });
 
-test("a pattern in a JSON string has its characters escaped", () => {
+test("a pattern for a JSON string matches escaped characters", () => {
   const fits = checks(patternGrammar('["\\\\a\\n]', new Repetitions(true)));
   expect(['\\"', "\\\\", "a", "\\n", '"', "\n"].map(fits)).toEqual(
     [true, true, true, true, false, false], // prettier-ignore
@@ -109,13 +110,13 @@ test.each([
   expect(() => constraintGrammar(checkedConstraint(constraint).constraint)).toThrow(why);
 });
 
-test("a constraint has one field", () => {
+test("a constraint has exactly one field", () => {
   for (const wrong of [{}, { regex: "a", choice: ["a"] }, { json_object: false }, { other: 1 }, "json"]) {
     expect(() => checkedConstraint(wrong as object)).toThrow(ConstraintError);
   }
 });
 
-test("JSON has the blanks of json.dumps, and objects only their own properties", () => {
+test("JSON has the spaces of json.dumps, and its objects have only the properties of the schema", () => {
   const grammar = constraintGrammar({ json_schema: JSON.stringify({ properties: PAIR, required: ["b"] }) }).text;
   expect(grammar).toContain('(", " rule_');
   expect(grammar.split("root ::= ")[1]).not.toContain("any");
@@ -125,7 +126,7 @@ test("JSON has the blanks of json.dumps, and objects only their own properties",
   );
 });
 
-test("a grammar is recursive if a part of its schema holds itself", () => {
+test("a grammar is recursive if a part of its schema refers to itself", () => {
   const recursive = (schema: object) => constraintGrammar({ json_schema: JSON.stringify(schema) }).recursive;
   const tree = { properties: { a: { $ref: "#/$defs/b" } }, $defs: { b: { items: { $ref: "#/$defs/b" } } } };
   const own = [{ items: { $ref: "#" } }, { properties: { a: { $ref: "#" } } }, tree];
@@ -168,7 +169,7 @@ const bits = (...ids: readonly number[]) => {
   return { bits: found, forced: "" };
 };
 
-test("a matcher says what may follow, and when the text may end", async () => {
+test("a matcher returns the tokens that may follow, or null if the text can only end", async () => {
   const answers: Answer[] = [{ ready: true }, bits(0, 31, 32), bits(5, 33), bits(33)];
   const worker = new FakeWorker(() => answers.shift()!);
   const matcher = await new Grammars(VOCABULARY, async () => worker).matcher({ choice: ["a"] });
@@ -188,9 +189,9 @@ test("a matcher says what may follow, and when the text may end", async () => {
   expect(await ids()).toBeNull();
 });
 
-test("guesses leave the text as it is, and what is forced is text without a part of a character", async () => {
+test("checking guesses does not change the text, and a forced text has no incomplete character", async () => {
   const forced = writtenBytes([...new TextEncoder().encode('é": '), 0xc3]);
-  const after = [bits(4), bits()]; // no token may follow the second: the text is complete
+  const after = [bits(4), bits()]; // no token may follow the second guess: the text is then complete
   const answers: Answer[] = [{ ready: true }, { ...bits(0, 3), forced }, { after }, bits(7)];
   const worker = new FakeWorker(() => answers.shift()!);
   const matcher = await new Grammars(VOCABULARY, async () => worker).matcher({ choice: ["a"] });
@@ -202,7 +203,7 @@ test("guesses leave the text as it is, and what is forced is text without a part
   expect(worker.jobs.slice(-2)).toEqual([{ guesses: [3, 4] }, { tokens: [3, 4] }]);
 });
 
-test("equal masks are one object, and tokens of one mask are appended up to the first that changes it", async () => {
+test("equal masks are one object, and tokens are appended up to the first that changes the mask", async () => {
   const answers: Answer[] = [
     { ready: true },
     bits(0, 3),
@@ -222,7 +223,7 @@ test("equal masks are one object, and tokens of one mask are appended up to the 
   expect(worker.jobs.at(-1)).toEqual({ same: [3, 0] });
 });
 
-test("an answer that an abandoned text left is not another text's", async () => {
+test("a worker's answer about an abandoned text is not used for the next text", async () => {
   const worker = new FakeWorker((job) =>
     "vocabulary" in job ? { ready: true } : "tokens" in job ? bits(...job.tokens) : bits(1, 2),
   );
@@ -233,7 +234,7 @@ test("an answer that an abandoned text left is not another text's", async () => 
   expect([(await first.allowed)!.has(9), (await second.allowed)!.has(9)]).toEqual([true, false]);
 });
 
-test("a worker that fails is replaced, and the error says why", async () => {
+test("a worker that fails is replaced, and the error has the reason", async () => {
   const fatal = (job: Job): Answer | Error =>
     "vocabulary" in job ? { ready: true } : "constraint" in job ? { failed: "out of memory" } : new Error("crashed");
   const workers: FakeWorker[] = [];
@@ -287,13 +288,13 @@ test("an abort ends a text at once, and a worker that compiles for too long is r
   }
 });
 
-test("a policy that forbids WebAssembly is named", async () => {
+test("an error names the missing source if the page's content security policy forbids WebAssembly", async () => {
   const worker = new FakeWorker(() => ({ failed: "Aborted(CompileError: violates unsafe-eval)" }));
   const grammars = new Grammars(VOCABULARY, async () => worker);
   await expect(grammars.matcher({ json_object: true })).rejects.toThrow("Add 'wasm-unsafe-eval'");
 });
 
-test("the host draws only what is allowed, as often as it should", () => {
+test("the sampler on the CPU draws only allowed tokens, each in proportion to its probability", () => {
   const logits = Float32Array.from([9, 1, 2, 0, 9]);
   const allowed = { count: 3, has: (id: number) => id >= 1 && id <= 3 };
   const sampler = new Sampler({ temperature: 1, seed: 3 });

@@ -1,4 +1,5 @@
-// Adds a view to a copy of the page as CONTRIBUTING describes. Fails if tsc, eslint, prettier or the build refuses it.
+// Adds a view to a copy of the page as CONTRIBUTING describes. Fails if tsc, eslint, prettier or the build refuses the
+// view.
 
 import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -20,7 +21,7 @@ async function recipe() {
   return { view, line, name };
 }
 
-/** Copies the page to `folder`, adds the view, and returns the paths of both changed files. */
+/** Copies the page to `folder` and adds the view. Returns the paths of the view's file and of the list of views. */
 async function follow(folder, { view, line, name }) {
   for (const each of COPIED) await cp(each, join(folder, each), { recursive: true });
   await cp("../glsl", join(folder, "../glsl"), { recursive: true });

@@ -147,7 +147,7 @@ describe("invitations", () => {
     revoked: false,
     ...fields,
   });
-  it("lists those that still admit a device", () => {
+  it("are listed if they still admit a device, sorted by expiry, the latest first", () => {
     const given = [
       invitation({ digest: "old", expires: 999 }),
       invitation({ digest: "used", uses: 0 }),
@@ -158,11 +158,11 @@ describe("invitations", () => {
     ];
     expect(d.open(given, 1000).map((one) => one.digest)).toEqual(["later", "soon"]);
   });
-  it("says whom they admit", () => {
+  it("are described by how many devices they admit, and for how long", () => {
     expect(d.admits(invitation({}), 1940)).toBe("Any number of devices, expires in 60 s");
     expect(d.admits(invitation({ uses: 1 }), 1940)).toBe("1 device more, expires in 60 s");
   });
-  it("makes links under a path", () => {
+  it("become links below the gateway's path", () => {
     expect(d.links("https://example.org/fed/", "a.b")).toEqual({
       browser: "https://example.org/fed/train/#view=train&tokens=1&together=a.b",
       desktop: "glgpt federate join 'https://example.org/fed/#a.b'",
@@ -207,7 +207,7 @@ describe("the gateway's answers", () => {
     expect((error as Error).message).toBe(message);
   });
 
-  it("reports a download's bytes, and an interrupted download", async () => {
+  it("report the progress of a download, and that a download was interrupted", async () => {
     vi.stubGlobal("navigator", { onLine: true });
     const body = (cut: boolean) => {
       const parts = [new Uint8Array(3)];

@@ -1,4 +1,5 @@
-// Tests that parameters are encoded to the same bytes as by glgpt/federation/protocol.py.
+// Tests a member of a federation: the bytes of its updates (as in glgpt/federation/protocol.py), the windows of its
+// shard, and the links with which it joins.
 
 import { expect, test } from "vitest";
 import { starts } from "../src/training/batches";

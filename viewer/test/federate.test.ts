@@ -122,7 +122,7 @@ it.each([
   [{ attempt: "a" }, "waiting", "rejected: too large"],
   [{}, "waiting", "rejected: too large"],
   [{ attempt: "another" }, "sending", ""],
-])("takes a rejection with %o", async (about, status, lastAnswer) => {
+])("handles a rejection with the fields %o while an update waits for its answer", async (about, status, lastAnswer) => {
   const { member, socket } = await sending();
   socket.say({ type: "rejected", why: "too large", ...about });
   expect(member.state.value).toMatchObject({ status, lastAnswer });
@@ -130,7 +130,7 @@ it.each([
   await member.done;
 });
 
-it("keeps training after the rejection of another message", async () => {
+it("continues the training after the rejection of a message that is not an update", async () => {
   const { member, socket } = await training();
   socket.say({ type: "rejected", why: "ping: n must be an integer" });
   expect(member.state.value).toMatchObject({ status: "training", lastAnswer: "rejected: ping: n must be an integer" });
@@ -164,7 +164,7 @@ it.each([
   await expect(invitation.terms()).rejects.toThrow(message);
 });
 
-it("joins if the browser blocks site data, and then rejects requests for locks", async () => {
+it("joins although the browser blocks site data and therefore rejects requests for locks", async () => {
   vi.stubGlobal("navigator", { locks: { request: async () => Promise.reject(new DOMException("", "SecurityError")) } });
   const membership = new Membership({ kept: async () => Promise.reject(new Error()) } as unknown as Store);
   await membership.open("s");

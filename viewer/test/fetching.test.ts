@@ -47,7 +47,8 @@ afterEach(() => vi.unstubAllGlobals());
 describe("a text that is resumed", () => {
   it("continues with the following bytes", async () => {
     expect(await answered([first, () => rest(" end", "bytes 4-7/8")])).toBe("good end");
-    expect(await answered([first, () => rest(" end", null)])).toBe("good end"); // another origin may hide Content-Range
+    // A server of another origin may hide Content-Range.
+    expect(await answered([first, () => rest(" end", null)])).toBe("good end");
   });
 
   it.each([

@@ -1,4 +1,5 @@
-// Tests when the page checks several forced tokens of a constraint at once. A browser tests the check itself.
+// Tests when the page checks tokens that a constraint forces, such as the keys of an object, several at once. A test in
+// a browser runs the check.
 
 import { expect, test, vi } from "vitest";
 import { Allowed, Matcher } from "../src/runtime/constraints/grammars";
@@ -14,7 +15,10 @@ const MATCHER = new Matcher({ size: 0, ends: [], bytes: () => [] }, { bits: NONE
   Promise.resolve(null),
 );
 
-/** Returns a device, a spy that opens the batch program, and a function that takes a text's first two steps. */
+/**
+ * Returns a device, a spy that opens the batch program (which checks several tokens at once), and a function that takes
+ * the first two steps of a text.
+ */
 function text(opens: () => Promise<unknown>) {
   const device = { generation: 1, lost: false };
   const model = { device, batch: { speculation: vi.fn(opens) } };
@@ -28,7 +32,7 @@ function text(opens: () => Promise<unknown>) {
   return { device, asked: model.batch.speculation, steps };
 }
 
-test("the batch program opens in the background, for a text with forced tokens only", async () => {
+test("the batch program opens in the background, and only for a text with forced tokens", async () => {
   const { asked, steps } = text(() => Promise.resolve(CHECKS));
   expect(await steps(false)).toEqual([[], []]);
   expect(await steps(true, "")).toEqual([[], []]);
@@ -37,7 +41,7 @@ test("the batch program opens in the background, for a text with forced tokens o
   expect(asked).toHaveBeenCalledTimes(1);
 });
 
-test("a batch program that cannot open is not tried again, unless it was closed while it opened", async () => {
+test("a batch program that cannot be opened is not opened again, unless it was closed while it opened", async () => {
   const warned = vi.spyOn(console, "warn").mockImplementation(() => {});
   const closed = text(() => Promise.reject(new ContextLost()));
   expect(await closed.steps()).toEqual([[], []]);

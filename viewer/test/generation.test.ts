@@ -33,7 +33,7 @@ function open(calls: Partial<Record<keyof Glgpt, unknown>>): void {
   models.engine = { model: MODEL, generate: write, ...calls } as unknown as Glgpt;
 }
 
-it("is the one shown last, although a frame of the stopped generation was due", async () => {
+it("is the text that was shown last, although a frame of the stopped generation was due", async () => {
   open({});
   generation.tokens.value = [tok(1)];
   const written = generation.go(2);
@@ -83,7 +83,7 @@ it("begins with the prompt, although another text was being written", async () =
   expect(generation.ids.value).toEqual([3, 4, 7]);
 });
 
-it("is the one that was requested last, although the others stop late", async () => {
+it("is the text that was requested last, although an earlier generation stops late", async () => {
   vi.useFakeTimers();
   const late = new Promise((resolve) => setTimeout(resolve, 8)); // ends between the timers of the next requests
   open({ generate: (options: Options) => write(options).then((found) => late.then(() => found)) });

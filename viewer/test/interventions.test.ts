@@ -1,4 +1,5 @@
-// Tests changes of the model: their order, their model, and the text with which their effect is compared.
+// Tests interventions (changes of the model): in which order and to which model the page applies them, and with which
+// text it compares the changed model's text.
 
 import { beforeEach, expect, it, vi } from "vitest";
 import { signal } from "@preact/signals";
@@ -65,7 +66,7 @@ it("undoes a change in progress when a link without changes is opened", async ()
   models.engine.intervene = (asked) => busy.then(() => void (parts.value = asked));
   void interventions.toggle(FIRST);
   await vi.waitFor(() => expect(interventions.busy.value).toBe(true));
-  interventions.parts.value = []; // by the link
+  interventions.parts.value = []; // the link without changes
   const begun = interventions.begin();
   free();
   await running();
@@ -74,7 +75,7 @@ it("undoes a change in progress when a link without changes is opened", async ()
   expect([applied.parts, interventions.busy.value]).toEqual([[], false]);
 });
 
-it("changes no model that replaces another while a change waits", async () => {
+it("undoes a change that was still waiting when another model was selected", async () => {
   const changes: (readonly string[])[] = [];
   let free = () => {};
   const busy = new Promise<void>((resolve) => (free = resolve));
@@ -118,7 +119,7 @@ it("compares no texts of different prompts or seeds", async () => {
   expect(interventions.before.value).toBeNull();
 });
 
-it("allows further changes after one that failed, and its message can be dismissed", async () => {
+it("allows further changes after a failed change, whose message can be dismissed", async () => {
   models.engine.intervene = () => Promise.reject(new Error("The other text is empty."));
   const failed = interventions.set(["h.0.mlp@0@"]);
   await running();
@@ -137,7 +138,7 @@ it.each([
   ["h.0.attn~love~hate~4", "h.0.attn is not a block"],
   ["h.0.mlp@3@To", "h.0.mlp is not a part"],
   ["h.0.attn:last", "last is not an attention pattern"],
-])("refuses the changes of a link before a text is written if the model cannot make one: %s", async (word, message) => {
+])("refuses all changes of a link before a text is written if the model cannot make one: %s", async (word, message) => {
   const kinds = { pattern: "pattern", z: "heads", out: "rows" };
   const activations = Object.entries(kinds).map(([part, kind]) => [`h.0.attn.${part}`, { kind, heads: 2, width: 4 }]);
   const family = {

@@ -3,7 +3,7 @@
 import { beforeEach, expect, it, vi } from "vitest";
 import { keepModel, keptModels, openKept } from "../src/runtime/engine/kept-models";
 
-/** A folder of a private file system in memory. */
+/** Replaces a folder of the browser's private file system. Holds the files in memory. */
 class Folder {
   readonly kind = "directory";
   private readonly entries = new Map<string, Folder | Entry>();
@@ -47,7 +47,7 @@ class Entry {
 }
 
 let root: Folder;
-const held = new Set<string>(); // names of the locks
+const held = new Set<string>(); // names of the held locks
 const locks = {
   request: async (name: string, _: object, work: (lock: object | null) => unknown) => {
     if (held.has(name)) return work(null);
@@ -80,14 +80,14 @@ it("keeps a model once, although it is given again", async () => {
   expect((await keptModels()).map(({ name }) => name)).toEqual(["tiny", "tiny (2)"]);
 });
 
-it("names a copy after a GGUF file, or after a title that is a valid name of a folder", async () => {
+it("names a copy after a GGUF file, or after the title as a valid name of a folder", async () => {
   await keep([new File(["a"], "a-Q4_K_M.gguf")], "A");
   await keep(folderOf("b"), "../b");
   await keep(folderOf("c"), "");
   expect((await keptModels()).map(({ name }) => name)).toEqual(["__b", "a-Q4_K_M.gguf", "model"]);
 });
 
-it("lists the complete models and removes no copy while another tab makes it", async () => {
+it("lists only complete models, and does not remove a copy that another tab is making", async () => {
   await keep(folderOf("first"), "a");
   const slow = new File(["second"], "model.safetensors");
   let go = () => {};
@@ -104,7 +104,7 @@ it("lists the complete models and removes no copy while another tab makes it", a
   expect((await keptModels()).map(({ name }) => name)).toEqual(["a", "b"]);
 });
 
-it("removes an interrupted copy before the next one is made", async () => {
+it("removes an interrupted copy before a copy with the same name is made", async () => {
   const all = await root.getDirectoryHandle("glgpt-models", { create: true });
   const interrupted = await all.getDirectoryHandle("tiny", { create: true });
   await interrupted.getFileHandle("other.safetensors", { create: true });

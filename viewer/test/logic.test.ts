@@ -37,7 +37,7 @@ import { split } from "../src/app/features/passes/source";
 const COSTS = { one_token: 4, per_chunk: 4 };
 
 describe("chunks", () => {
-  it("cover every prompt length once, only the last padded, never beyond the context", () => {
+  it("cover each token of a prompt once, do not exceed the context, and are not padded except for the last", () => {
     const known = [256, 64, 16, 1];
     for (const context of [256, 71]) {
       for (let tokens = 1; tokens <= context; tokens++) {
@@ -55,7 +55,7 @@ describe("chunks", () => {
   it("begin where the caches end", () => {
     expect(plan(41, 256, [256, 64, 16, 1], COSTS, 40)).toEqual([{ start: 40, valid: 1, size: 1 }]);
   });
-  it("are padded with their last id, since values of another token could overflow", () => {
+  it("are padded with their last id, since the values of a token that is not in the text could overflow", () => {
     const written: number[] = [];
     const write = (...[, , , , bytes]: Parameters<Player["write"]>) => {
       written.push(...new Float32Array(bytes.buffer).filter((_, i) => i % 4 === 0));
@@ -63,7 +63,7 @@ describe("chunks", () => {
     writeIds({ write } as unknown as Player, [1, 2, 3, 4, 5], { start: 2, valid: 2, size: 4 });
     expect(written).toEqual([3, 4, 4, 4]);
   });
-  it("are named by the entries", () => {
+  it("have the sizes in the names of the entries", () => {
     expect(sizes(["decode", "prefill_16", "prefill_256", "prefill_x"], "prefill_")).toEqual([256, 16]);
   });
 });
@@ -96,7 +96,7 @@ describe("layouts", () => {
     ["f32", 5],
     ["f16", 1],
     ["f16", 3],
-  ] as const)("put tiles of %s into panels, %i below each other, with any band height", (dtype, stack) => {
+  ] as const)("put tiles of %s into panels, %i of them one below the other, in bands of any height", (dtype, stack) => {
     const [rows, cols, height] = [6, 100, 3];
     const plain = { texture: "x", rows, cols, tiles: [2, 2] as [number, number], dtype, panel: 0, stack: 1 };
     const view = { ...plain, panel: 3, stack };
@@ -126,7 +126,7 @@ describe("layouts", () => {
       expect(Array.from(read(view, texels))).toEqual(Array.from(read(plain, source)));
     }
   });
-  it("put tiles without panels where they were", () => {
+  it("do not move tiles without panels", () => {
     const view = {
       texture: "x",
       rows: 6,
@@ -188,7 +188,7 @@ describe("sampling", () => {
     );
     expect(Object.values(hottest).every((x) => Number.isFinite(Math.fround(x)))).toBe(true);
   });
-  it("forbids tokens by a bias of -Infinity, and refuses a model's own infinity", () => {
+  it("forbids tokens with a bias of -Infinity, and refuses logits of the model that are not finite", () => {
     const sampler = new Sampler({ ...settings, temperature: 5, logitBias: { 1: -Infinity, 3: -Infinity } });
     const found = sampler.adjusted(logits, []);
     expect(new Set(Array.from({ length: 100 }, (_, step) => sampler.draw(found, step).id))).toEqual(new Set([0, 2, 4]));
@@ -216,7 +216,7 @@ describe("sampling", () => {
     expect(top.map((c) => c.id)).toEqual([1, 3]);
     expect(p).toBeCloseTo(Math.exp(1) / (Math.exp(1) + 2 * Math.exp(3) + Math.exp(2) + Math.exp(-1)), 6);
   });
-  it("reads what the device chose", () => {
+  it("reads the token that the device chose", () => {
     const texels = new Float32Array(40).fill(-1);
     texels.set([7, 1, 0, 0, 3, 2, 1, 0, 7, 1, 1, 0, 9, 0, 0, 0]);
     texels.set([4, 2, 2, 0], 36);
@@ -279,7 +279,7 @@ const program = {
 };
 
 describe("schemas", () => {
-  it("accept a program and name what is wrong with another", () => {
+  it("accept valid documents and name the errors of others", () => {
     expect(parseProgram(program, "program.json")).toBe(program);
     expect(() => parseProgram({ ...program, schema: 1 }, "program.json")).toThrow(/schema version 1/);
     const bad = structuredClone(program) as unknown as Program;
@@ -304,7 +304,7 @@ describe("schemas", () => {
 describe("player", () => {
   const limits = { maxTextureSize: 8, maxLayers: 8, drawBuffers: 4, textureUnits: 16, uniformBlock: 16384 };
   const played = program as unknown as Program;
-  it("refuses what a device cannot hold, and passes that no device can draw", () => {
+  it("refuses programs that exceed a device's limits, and passes that no device can draw", () => {
     expect(() => check(played, { limits })).not.toThrow();
     expect(() => check(played, { limits: { ...limits, maxTextureSize: 2 } })).toThrow(/allows at most 2 x 2/);
     expect(() => check(played, { limits: { ...limits, drawBuffers: 0 } })).toThrow(/writes 1 targets/);
@@ -330,7 +330,7 @@ describe("the probe", () => {
   });
   const all = [recording("4x4", "strided"), recording("4x4", "contiguous"), recording("4x8", "strided")];
   const both = ["texelFetch", "textureLod"] as const;
-  it("takes contiguous columns if panels pay, then the fastest product recorded for them", () => {
+  it("takes contiguous columns if they are fast enough, then the fastest product for the chosen columns", () => {
     const measured = {
       "4x4 texelFetch": 3,
       "4x4 textureLod": 2,
@@ -350,7 +350,7 @@ describe("the probe", () => {
     expect(pick(all, both, paying, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
     expect(pick(all, ["texelFetch"], paying, 0.8)).toEqual({ recording: all[2], fetch: "texelFetch" });
   });
-  it("prefers blending to a kernel without it, and pairs to blending, on devices that can", () => {
+  it("prefers recordings with blending, and among these the ones with pairs, on devices that support them", () => {
     const blended = { ...recording("4x8", "strided"), blends: true };
     const paired = { ...blended, pairs: true };
     const every = [...all, blended, paired];
@@ -360,7 +360,7 @@ describe("the probe", () => {
     const narrow = { ...recording("4x4", "strided"), draw_buffers: 4 };
     expect(playable([narrow, blended, paired], 4, { blends: true, pairs: true })).toEqual([narrow]);
   });
-  it("takes the choice of similar measured devices until it is measured", () => {
+  it("takes the choice of measured devices of the same kind until this device is measured", () => {
     const wide = { ...recording("8x4", "contiguous"), draw_buffers: 8 };
     const narrow = all.slice(0, 2).map((each) => ({ ...each, draw_buffers: 4 }));
     const known = [...narrow, all[2]!, wide];
@@ -372,13 +372,13 @@ describe("the probe", () => {
     expect(guess(known, both, "ANGLE (NVIDIA, NVIDIA H200)")).toEqual({ recording: all[2], fetch: "texelFetch" });
     expect(guess(narrow.slice(1), ["textureLod"], "")).toEqual({ recording: narrow[1], fetch: "textureLod" });
   });
-  it("takes the first if there was nothing to measure", () => {
+  it("takes the first recording and fetch if nothing was measured", () => {
     expect(pick([all[1]!], ["textureLod"], {}, 0.8)).toEqual({ recording: all[1], fetch: "textureLod" });
   });
 });
 
 describe("captures", () => {
-  it("return -Infinity for scores after the query and before its window", async () => {
+  it("return -Infinity as the score of a key after the query or before the query's window", async () => {
     const view = { texture: "s", rows: 3, cols: 4, tiles: [1, 1], dtype: "f32", panel: 0, stack: 1 };
     const texels = Float32Array.from([1, 9, 9, 9, 2, 3, 9, 9, -1e30, 4, 5, 9]);
     const player = {
@@ -410,7 +410,7 @@ describe("pictures", () => {
     const text = "#define X_W 4\n#define STORE_Y(v) out_0 = v[0];\n// y = x\nvoid main() {}\n";
     expect(split(text)).toEqual(["#define X_W 4\n#define STORE_Y(v) out_0 = v[0];", "// y = x\nvoid main() {}"]);
   });
-  it("say a number of parameters in words", () => {
+  it("show a number of parameters in words", () => {
     expect([970, 151072, 5_066_752, 134_515_008, 999_700_000, 1.5576e9].map(countInWords)).toEqual([
       "970",
       "151,000",
@@ -445,7 +445,7 @@ describe("names", () => {
     expect(names.inOther("layers.3.q.weight", 10)).toBe("layers.10.q.weight");
     expect(names.inOther("embed", 10)).toBeNull();
   });
-  it("stand in the order of the blocks, beyond ten too", () => {
+  it("are sorted by the number of the block, also if there are more than ten", () => {
     expect(names.stream(12)).toEqual(["embed", ...blocks.map((i) => `h.${i}.post`)]);
     expect(names.sorted(["h.10.post", "cut.10", "h.2.post", "cut.9", "layers.2.q.weight", "h.2.attn.z"])).toEqual([
       "cut.9",
@@ -490,7 +490,7 @@ describe("the tokenizer", () => {
     expect(tokenizer.decode([256, 32, 98, 97])).toBe("ab ba");
     expect(tokenizer.label(32)).toBe("·");
   });
-  it("puts a message between a chat's tokens, in which special tokens are plain text", () => {
+  it("puts a message between the tokens of a chat's format; special tokens in the message are plain text", () => {
     const tokenizer = made({})();
     expect(tokenizer.turn([300, "a", null, 300, "b"], "b<end>")).toEqual([
       300,
@@ -595,7 +595,7 @@ describe("tolerance", () => {
     expect(measure(new Float32Array(1), new Float32Array(2), 1, tolerance).excess).toBe(Infinity);
   });
 
-  it("accepts either of two equally likely tokens as the greedy one", () => {
+  it("accepts either of two almost equally likely tokens as the greedy token", () => {
     const logits = Float32Array.from([1, 10, 9.95, 9, 0]);
     expect([ties(logits, 1, 2, tolerance), ties(logits, 1, 3, tolerance)]).toEqual([true, false]);
   });
@@ -634,7 +634,7 @@ describe("loader", () => {
     const source: Source = { cache: null, bytes };
     return { loader: await Loader.open(source), bytes };
   }
-  it("fetches a damaged shard again, past the cache, and counts its bytes once", async () => {
+  it("fetches a damaged shard again, without the cache, and counts the shard's bytes once", async () => {
     const { loader, bytes } = await folder([encode("broken!"), encode("weights")]);
     const got = [];
     for await (const shard of loader.shards()) got.push(new TextDecoder().decode(shard.data));
@@ -657,7 +657,7 @@ describe("loader", () => {
       new RegExp(`manifest.json is damaged: #/${of}/${name}: .* Export the model again.`),
     );
   });
-  it("refuses more blocks than activations, more heads than a page can show, and files of terabytes", () => {
+  it("refuses a model with more blocks than activations, more heads than a page shows, or terabytes of files", () => {
     const config = (fields: object) => ({ ...manifest, config: { ...manifest.config, ...fields } });
     expect(() => parseManifest(config({ n_layer: 2 }))).toThrow(/2 blocks and names 1 activations/);
     const activations = [...Array(64).keys()].map((i) => ({ ...manifest.activations[0], name: `h.${i}.resid` }));
@@ -666,7 +666,7 @@ describe("loader", () => {
     );
     expect(() => parseManifest({ ...manifest, shards: [{ ...shard, bytes: 1e13 }] })).toThrow(/shards.*bytes/);
   });
-  it("refuses a recording with less attention than the model has heads", () => {
+  it("refuses a recorded text that lacks the attention of a block", () => {
     const tokens = ["a", "b"].map((text, id) => ({ id, text, label: text }));
     const recorded = {
       schema: 1,
