@@ -4,10 +4,9 @@ import { describe, expect, it } from "vitest";
 import { Meter } from "../src/app/stores/meter";
 
 /**
- * Returns the mean and the longest time between looks (inspections), and the share by which they slow down the last 400
- * of 600 tokens.
- * Each token takes `token` ms. A look adds `cost` ms, spread over the next `spread` tokens. `together` tokens arrive at
- * once.
+ * Simulates 600 tokens of `token` ms each; `together` tokens arrive at once. A look (an inspection) adds `cost` ms,
+ * spread over the next `spread` tokens. Returns, for the last 400 tokens, the mean and the longest time between looks,
+ * and the share by which looks slow the tokens down.
  */
 function run(
   meter: Meter,
@@ -37,7 +36,7 @@ describe("the meter", () => {
     ["frames that are drawn after several tokens", 20, 40, 6, 1200, 0.05],
     ["an expensive look at quick tokens", 4, 15, 3, 1000, 0.05],
     ["slow tokens", 600, 20, 1, 1000, 0.05],
-  ])("holds %s to its share", (_, token, cost, spread, slowest, most) => {
+  ])("limits the share of time that looks take, with %s", (_, token, cost, spread, slowest, most) => {
     const { longest, slower } = run(new Meter(0.035, 40, slowest), token, cost, spread);
     expect(slower).toBeLessThan(most);
     expect(longest).toBeLessThan(slowest + 2 * (token + cost));
@@ -48,13 +47,13 @@ describe("the meter", () => {
     [12, 20, 2],
     [4, 15, 8],
     [2.4, 1, 12],
-  ])("holds to its share if tokens of %s ms, with looks of %s ms, arrive %s at a time", (token, cost, together) => {
+  ])("limits this share for tokens of %s ms, with looks of %s ms, arriving %s at a time", (token, cost, together) => {
     const { longest, slower } = run(new Meter(0.035, 40, 1000), token, cost, 1, together);
     expect(slower - 0.1 / token).toBeLessThan(0.05); // subtracts the 0.1 ms between tokens that arrive together
     expect(longest).toBeLessThan(1000 + 2 * (together * token + cost));
   });
 
-  it("looks as often as allowed if that costs nothing, except for occasional pauses", () => {
+  it("allows a look every 40 ms if looks cost almost nothing, except for occasional pauses", () => {
     const { mean, longest } = run(new Meter(0.035, 40, 1000), 3, 0.05);
     expect(mean).toBeLessThan(50);
     expect(longest).toBeLessThan(160);

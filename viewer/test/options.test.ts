@@ -1,4 +1,4 @@
-// Tests the check of the options that a caller passes to the scriptable object.
+// Tests the check of the options that a caller passes to the object `globalThis.glgpt`.
 
 import { describe, expect, it } from "vitest";
 import { checkOptions } from "../src/runtime/engine/options";
@@ -11,7 +11,7 @@ describe("options", () => {
     expect(() => checkOptions("generate", { prompt: "a", tokens: 1 }, { ...NAMES })).not.toThrow();
   });
 
-  it("that do not exist are refused with the one that was probably meant", () => {
+  it("that do not exist are refused, with the name of the option that was probably meant", () => {
     const refusal = (options: object) => () => checkOptions("generate", options, NAMES);
     expect(refusal({ max_tokens: 1 })).toThrow("generate has no option max_tokens: did you mean tokens?");
     expect(refusal({ top_k: 1 })).toThrow("generate has no option top_k: did you mean topK?");

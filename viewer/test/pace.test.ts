@@ -40,7 +40,7 @@ async function steps(ms: readonly number[], flops: readonly number[], count: num
 }
 
 test.each([0.02, 1, 7])(
-  "passes of %s ms are all drawn once, in order, and finally no frame waits 50 ms",
+  "passes of about %s ms are all drawn once, in order; once their times are known, no frame waits 50 ms",
   async (each) => {
     const ms = Array.from({ length: 200 }, (_, i) => each * (i % 3 ? 0.2 : 2));
     const { slices, waits } = await steps(ms, ms, 6);
@@ -55,7 +55,7 @@ test.each([0.02, 1, 7])(
   },
 );
 
-test("once times are known, short steps are not split, and several are issued ahead", async () => {
+test("once times are known, short steps are not split, and several are issued before the device is done", async () => {
   const ms = new Array<number>(100).fill(0.05);
   const { slices, waits } = await steps(ms, ms, 20);
   expect(slices.slice(-5)).toEqual(new Array(5).fill([0, 100]));

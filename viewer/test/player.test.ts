@@ -1,4 +1,5 @@
-// Tests which textures a player draws into, with a context that records the calls.
+// Tests which parts of a texture a player draws, clears and reads, and that closing a player deletes its programs. The
+// simulated context records the calls.
 
 import { expect, test } from "vitest";
 import { ContextLost, Device } from "../src/runtime/gl/device";
@@ -71,7 +72,7 @@ const limited = (...calls: Call[]): Call[] => [["enable", "SCISSOR_TEST"], ...ca
 test.each([
   ["a GPU", "GPU", [12, 6], 0],
   ["a software driver", "llvmpipe", [24, 12], 3],
-])("%s draws whole targets, parts and bands of them", async (_, renderer, [width, height], first) => {
+])("%s draws whole targets or columns, in bands if expensive", async (_, renderer, [width, height], first) => {
   const view = (y: number): Call => ["viewport", 0, y, width, height];
   const box = (...values: number[]): Call => ["scissor", ...values];
   expect(await played({}, renderer)).toEqual([view(0), draw(first)]);
@@ -90,14 +91,14 @@ test.each([
   expect(calls).toEqual(limited(["scissor", 0, 0, columns, 6], draw(3)));
 });
 
-test("a row is limited by the scissor where the viewport does not limit it", async () => {
+test("the scissor limits a draw to one row if the viewport is larger than the row", async () => {
   const row = { viewport: [12, 1] as [number, number], row: "pos" };
   expect(await played(row, "GPU")).toEqual([["viewport", 0, 4, 12, 1], draw(0)]);
   const boxed = limited(["scissor", 0, 4, 12, 1], draw(3));
   expect(await played(row, "llvmpipe")).toEqual([["viewport", 0, 4, 24, 2], ...boxed]);
 });
 
-test.each(["GPU", "llvmpipe"])("on %s, a part of a target is cleared alone", async (renderer) => {
+test.each(["GPU", "llvmpipe"])("on %s, only the drawn part of a target is cleared", async (renderer) => {
   const calls = await played({ viewport: [12, 2], slices: 3, clear: true }, renderer);
   const names = calls.map(([name, value]) => `${name} ${String(value)}`);
   expect(calls).toContainEqual(["scissor", 0, 0, 12, 2]);
@@ -105,7 +106,7 @@ test.each(["GPU", "llvmpipe"])("on %s, a part of a target is cleared alone", asy
   expect(names.at(-1)).toBe("disable SCISSOR_TEST");
 });
 
-test.each([0, 1, 2, 3])("a player that is closed after %d tasks of its preparation leaves nothing", async (tasks) => {
+test.each([0, 1, 2, 3])("a player closed %d tasks after its preparation began deletes its programs", async (tasks) => {
   const { player, calls } = playing({}, "GPU");
   const prepared = player.prepare("e").then(
     () => "prepared",
@@ -122,7 +123,7 @@ test.each([0, 1, 2, 3])("a player that is closed after %d tasks of its preparati
   expect(count("deleteShader")).toBe(count("createShader"));
 });
 
-test.each([1, 2, 3, 4, 5])("nothing is bound after a player is closed %d promises after it binds", async (promises) => {
+test.each([1, 2, 3, 4, 5])("a player closed %d promises after its first binding binds no more", async (promises) => {
   const bound: string[] = [];
   const closeSoon = async (name: string) => {
     if (!BINDING.includes(name)) return;
@@ -137,7 +138,7 @@ test.each([1, 2, 3, 4, 5])("nothing is bound after a player is closed %d promise
   expect(bound.at(-1)).toBe("closed");
 });
 
-test("a target is covered in a viewport of twice its size only if the device has one so large", () => {
+test("a viewport of twice the size of a target is used only if the device supports this size", () => {
   const covering = (size: number) =>
     Device.prototype.covering.call({ software: true, maxViewport: 64 } as unknown as Device, size, 8);
   expect([covering(32), covering(33)]).toEqual([
@@ -146,7 +147,7 @@ test("a target is covered in a viewport of twice its size only if the device has
   ]);
 });
 
-test.each([0, 1, 2])("columns other than the drawn %d are in no picture of what a pass wrote", async (drawn) => {
+test.each([0, 1, 2])("a picture of what a pass wrote has only the drawn column of texels, %d", async (drawn) => {
   const spec = { name: "a", ...TARGET, width: 3, height: 2, layers: 2 };
   const texels = Float32Array.from({ length: 48 }, (_, i) => (Math.floor((i % 12) / 4) !== drawn ? 999 : i));
   const player = { spec: () => spec, read: () => Promise.resolve(texels) } as unknown as Player;

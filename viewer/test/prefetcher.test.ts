@@ -3,7 +3,10 @@
 import { expect, test } from "vitest";
 import { Prefetcher } from "../src/runtime/engine/prefetcher";
 
-/** Returns a prefetcher of files of these sizes, the files begun so far, and functions that let each file arrive. */
+/**
+ * Returns a prefetcher of files of these sizes, the files that it has begun to fetch, and for each file a function that
+ * lets the file arrive. Files of at most `most` bytes in total are fetched ahead.
+ */
 function files(sizes: readonly number[], most: number) {
   const begun: number[] = [];
   const arrive: (() => Promise<void>)[] = [];
@@ -19,7 +22,7 @@ function files(sizes: readonly number[], most: number) {
   return { prefetcher: new Prefetcher(sizes, most, fetch), begun, arrive };
 }
 
-test("files are fetched one at a time, as many as may wait", async () => {
+test("files are fetched one at a time, while the files that wait have at most the allowed bytes", async () => {
   const { prefetcher, begun, arrive } = files([4, 4, 4, 4], 10);
   expect(begun).toEqual([0]);
   await arrive[0]!();
@@ -34,7 +37,7 @@ test("files are fetched one at a time, as many as may wait", async () => {
   expect(begun).toEqual([0, 1, 2, 3]);
 });
 
-test("one file waits whatever its size", async () => {
+test("one file is fetched ahead, even if it has more than the allowed bytes", async () => {
   const { prefetcher, begun, arrive } = files([40, 40], 10);
   await arrive[0]!();
   expect(begun).toEqual([0]);

@@ -1,4 +1,5 @@
-// Tests the reader with a simulated device. Each test decides when the device's fences pass.
+// Tests the reader, which copies framebuffers from the device to the CPU. The device is simulated: each test decides
+// when the device's fences pass.
 
 import { afterEach, expect, test, vi } from "vitest";
 import type { Device } from "../src/runtime/gl/device";
@@ -59,7 +60,7 @@ class Drawing {
 
 afterEach(() => void vi.restoreAllMocks());
 
-test("reads of one task share a fence and a copy", async () => {
+test("reads that begin in one task share a fence and a copy to the CPU", async () => {
   const drawing = new Drawing();
   const reads = [drawing.read(3), drawing.read(4, 48), drawing.read(5)];
   const passed = drawing.reader.passed();
@@ -70,7 +71,7 @@ test("reads of one task share a fence and a copy", async () => {
   expect([drawing.fences.length, drawing.fetches]).toEqual([1, 1]);
 });
 
-test("later reads have separate fences, and only buffers of a middling size are kept", async () => {
+test("later reads have separate fences, and only buffers of a medium size are kept", async () => {
   const drawing = new Drawing();
   for (const [holds, bytes, kept] of [
     [1, 16, 0],
@@ -98,7 +99,7 @@ test("a fence that is due soon is polled with flushes", async () => {
   await read;
 });
 
-test("a read after a close waits for another fence", async () => {
+test("a read after `close` waits for a new fence", async () => {
   const drawing = new Drawing();
   const before = drawing.reader.passed();
   expect(drawing.reader.passed()).toBe(before);

@@ -1,4 +1,5 @@
-// Compares the tokens that xgrammar allows with the texts that a grammar describes, for grammars that count characters.
+// Tests grammars that count characters: xgrammar must allow exactly the tokens with which a text can still match a
+// regular expression that is equivalent to the constraint.
 
 import { beforeAll, expect, test } from "vitest";
 import { writtenBytes } from "../src/runtime/constraints/characters";
@@ -30,7 +31,7 @@ const WHOLE = [
 const LONG = [15, 16, 17, 18].flatMap((n) => ["a".repeat(n), "🙂".repeat(n), `${"a".repeat(n)}1`]);
 const PARTS = ["\xc3", "\xa9", "a\xc3", "\xe6", "\xbc\xa2", "a\xf0\x9f", "\x99\x82a", `${"a".repeat(16)}\xc3`];
 const TOKENS = [...[...WHOLE, ...LONG].map(latin), ...PARTS];
-const COMPLETIONS = ["", "\xa9", "\xbc\xa2", "\xa2", "\x9f\x99\x82", "\x99\x82", "\x82", "n"]; // bytes after `PARTS`
+const COMPLETIONS = ["", "\xa9", "\xbc\xa2", "\xa2", "\x9f\x99\x82", "\x99\x82", "\x82", "n"]; // these complete `PARTS`
 
 let library;
 
@@ -38,7 +39,7 @@ beforeAll(async () => {
   library = await xgrammar();
 });
 
-/** Returns a matcher of a constraint's grammar. `allowed` has a flag for each token, and the last one for the end. */
+/** Returns a matcher of a constraint's grammar. `allowed` gives a flag for each token, and one for the text's end. */
 async function follower(constraint) {
   const vocabulary = [...TOKENS.map((token) => writtenBytes(bytes(token))), ""];
   const { length } = vocabulary;
@@ -76,7 +77,7 @@ test.each([
     "a",
     'b"',
   ],
-])("%j allows the tokens that a text can have", { timeout: 60_000 }, async (constraint, source, fill, end) => {
+])("%j allows the tokens that can continue a text", { timeout: 60_000 }, async (constraint, source, fill, end) => {
   const whole = new RegExp(`^(?:${source})$`, "s");
   const fills = fill ? Array.from({ length: 38 }, (_, n) => fill.repeat(n)) : [""];
   const ends = fills.flatMap((more) => COMPLETIONS.flatMap((part) => [`${part}${more}${end}`, `${part}${more}`]));

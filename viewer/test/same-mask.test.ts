@@ -1,4 +1,5 @@
-// Tests which tokens that were chosen ahead are kept. A browser compares whole texts.
+// Tests which tokens are kept of those that the device chose ahead, while it applied one mask (the set of allowed
+// tokens). A test in a browser compares whole texts.
 
 import { expect, test } from "vitest";
 import { Allowed, type Matcher } from "../src/runtime/constraints/grammars";
@@ -12,8 +13,9 @@ const MASK = new Allowed(new Uint32Array(1), 2, "");
 const OTHER = new Allowed(new Uint32Array(1), 1, "");
 
 /**
- * Chooses two tokens ahead at a time from `ids` (null: undecided; an error: the token fails). The mask changes after
- * the token `changes`. Returns the ids of one step, what was written or decoded after it, and the matcher's text.
+ * Takes a step that chooses two tokens ahead, from `ids` (null: the device leaves the choice to the page; an error:
+ * reading the token fails). The mask changes after the token `changes`. Returns the ids that are kept, the matcher's
+ * text, the calls that wrote or decoded a token again, and whether the next group of tokens was issued.
  */
 async function step(ids: readonly (number | null | Error)[], changes?: number) {
   const done: string[] = [];
@@ -68,7 +70,7 @@ test("tokens after a change of the mask are discarded, also one that ends the te
   expect(await step([1, END, 3, 4], 1)).toEqual({ kept: [1], text: [1], done: ["write 1"], ahead: false });
 });
 
-test("a token that ends the text is kept under its own mask, and tokens after it do not count", async () => {
+test("a token that ends the text is kept if its mask was valid, and tokens after it are ignored", async () => {
   expect((await step([1, END, 3, 4])).kept).toEqual([1, END]);
   expect((await step([END, new Error("not finite"), 3, 4])).kept).toEqual([END]);
 });

@@ -16,7 +16,7 @@ describe("sampling of a model", () => {
       { temperature: 0, top_k: 40, min_p: 0.1 },
       { temperature: 0, top_k: 40, min_p: 0.1 },
     ],
-  ])("is that of %j", (config, sampling) => {
+  ])("has the settings of the configuration %j", (config, sampling) => {
     expect(modelSampling(config, true)).toEqual(sampling);
     expect(modelSampling(config, false)).toEqual(TEXT_SAMPLING);
   });

@@ -1,4 +1,5 @@
-// Tests how the page and its functions sample if a model recommends settings, and which selections a link may have.
+// Tests the sampling settings of the page and of its functions if a model recommends settings, and which entries and
+// textures a link may select.
 
 import { beforeEach, expect, it } from "vitest";
 import type { Glgpt } from "../src/api";
@@ -44,7 +45,7 @@ it("keeps the settings of a link", () => {
   expect([settings.temperature.value, settings.topK.value]).toEqual([1.5, 0]);
 });
 
-it("fills in what a request for a completion leaves open", () => {
+it("uses the recommended settings that a request for a completion omits", () => {
   const recommended = { temperature: 0.3, topK: 20, topP: 0.8, minP: null };
   const messages = [{ role: "user" as const, content: "a" }];
   expect(sampling({ messages, seed: 1 }, recommended, 128)).toMatchObject(recommended);
@@ -56,7 +57,7 @@ it("fills in what a request for a completion leaves open", () => {
   expect(() => sampling({ messages, temperature: -5, top_p: 0 }, recommended, 128)).toThrow(CompletionError);
 });
 
-it("ignores an entry or a texture of a link whose name every object has", () => {
+it("ignores an entry or a texture of a link if its name is a property of every JavaScript object", () => {
   const link = new URLSearchParams({ entry: "constructor", texture: "__proto__" });
   readParams([...passes.params, ...textures.params], link);
   expect([passes.entry.value, textures.texture.value]).toEqual(["decode", "embed"]);

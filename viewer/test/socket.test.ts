@@ -59,7 +59,7 @@ function opened(answers: (string | null)[], more: Partial<SocketProtocol> = {}) 
 afterEach(() => vi.unstubAllGlobals());
 
 describe("a reconnecting socket", () => {
-  it("tries again until it is admitted, and after a loss", async () => {
+  it("connects again until the server admits it, and after the connection is lost", async () => {
     const { socket, received, made } = opened([null, "yes", "yes"]);
     await socket.connect();
     expect(made.map(({ sent }) => sent)).toEqual([["hello"], ["hello"]]);
@@ -80,7 +80,7 @@ describe("a reconnecting socket", () => {
     expect([socket.state.value, made.length]).toEqual([{ status: "refused", problem: "No." }, 1]);
   });
 
-  it("is not made again while no server is needed, or after `drop`", async () => {
+  it("does not reconnect by itself after `drop`, and not at all while no server is needed", async () => {
     let wanted = true;
     const { socket, made } = opened(["yes", "yes"], { wanted: () => wanted });
     await socket.connect();

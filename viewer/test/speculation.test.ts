@@ -1,11 +1,11 @@
-// Tests when the page guesses tokens. A browser tests the checks of guesses.
+// Tests when the page guesses tokens. A test in a browser runs the checks of guesses.
 
 import { expect, test } from "vitest";
 import { Guessing } from "../src/runtime/engine/speculation";
 
 const TEXT = [1, 2, 3, 4, 1, 2, 3];
 
-test("guesses continue what followed the text's end before, once a token was measured", () => {
+test("guesses repeat what followed the text's last tokens earlier in the text, once a token was timed", () => {
   const guessing = new Guessing();
   expect(guessing.guesses(TEXT, 3)).toEqual([]);
   guessing.plainTokens(10, 1);
@@ -14,7 +14,7 @@ test("guesses continue what followed the text's end before, once a token was mea
   expect(guessing.guesses([1, 2, 3], 3)).toEqual([]);
 });
 
-test("guessing pauses while it does not pay, twice as long each time", () => {
+test("guessing pauses after a check that saved no time, and twice as long after each further one", () => {
   const guessing = new Guessing();
   guessing.plainTokens(10, 1);
   const pause = () => {

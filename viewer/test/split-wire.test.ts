@@ -21,7 +21,7 @@ describe("messages of a split model", () => {
 });
 
 describe("guessing ahead", () => {
-  it("begins if the network takes longer than both sides together, over eight round trips", () => {
+  it("begins if eight round trips take over 20 ms each on the network, and longer than both sides compute", () => {
     const trips = (networkMs: number, count = 8) =>
       Array.from({ length: count }, () => ({ localMs: 20, networkMs, remoteMs: 10 }));
     expect(highLatency(trips(31))).toBe(true);

@@ -44,7 +44,7 @@ test("only tokens.css defines colours", () => {
   expect(found).toEqual([]);
 });
 
-test("the accent and the meanings are different colours", () => {
+test("the accent colour and the colours that have a meaning are different", () => {
   const tokens = Object.entries(sheets).find(([path]) => path.endsWith("/tokens.css"))![1];
   const block = /--accent:[^]*?--on-bad/.exec(tokens)![0];
   const found = [...block.matchAll(/--([a-z-]+): light-dark\((#\w+), (#\w+)\)/g)].map(([, ...parts]) => parts);

@@ -58,7 +58,7 @@ test.each([
   expect(rendered({ source, variables })).toEqual({ failed: expect.stringMatching(why) as string });
 });
 
-test("a template reads no property of JavaScript", () => {
+test("a template cannot read or set the properties that all JavaScript objects have", () => {
   const names = ["constructor", "__proto__", "prototype", "toString"];
   const source = names.map((n) => `{{ m.${n} }}{{ m['${n}'] }}{{ 'a'.${n} }}{{ [].${n} }}`).join("") + "end";
   expect(rendered({ source, variables: [{ m: {} }] })).toEqual({ texts: ["end"] });
@@ -67,7 +67,7 @@ test("a template reads no property of JavaScript", () => {
   expect(Object.hasOwn(Object.prototype, "polluted")).toBe(false);
 });
 
-test("a text that a namespace collects is counted once", () => {
+test("the memory of a text in a namespace is counted once, however often a template reads the text", () => {
   const used = "{% for i in range(9999) %}{% if n.v is string %}{% endif %}{% endfor %}";
   const source = `{% set n = namespace(v=m[0:]) %}${used}`;
   expect(rendered({ source, variables: [{ m: "x".repeat(1 << 19) }] })).toEqual({ texts: [""] });
@@ -79,7 +79,7 @@ test("ranges, dates and constants are those of Jinja", () => {
   expect(rendered({ source, variables: [{}] })).toEqual({ texts: ["[0, 1, 2][1, 3, 5][3, 2, 1][]4true"] });
 });
 
-test("a list of templates has one for messages with tools", () => {
+test("a list of templates may have a separate template for messages with tools", () => {
   const named = (name: unknown, template: unknown) => ({ name, template });
   expect(templateSources([named("tool_use", "b"), named("default", "a")])).toEqual({ source: "a", tools: "b" });
   expect(templateSources([named("default", "a"), named("tool_use", "a")])).toEqual({ source: "a" });
@@ -117,7 +117,7 @@ function workers(answer: (worker: number) => Said | null = () => null) {
 
 const [A, B] = ["a", "b"].map((source) => ({ source, variables: [{}] })) as [RenderJob, RenderJob];
 
-test("a template without end ends its worker, and the next one is rendered", async () => {
+test("the worker of an endless template is ended, and the next template is rendered", async () => {
   vi.useFakeTimers();
   const { renderer, started } = workers((worker) => (worker ? { texts: ["b"] } : null));
   const endless = expect(renderer.render(A)).rejects.toThrow("more than 3 s");
@@ -131,7 +131,7 @@ test("a template without end ends its worker, and the next one is rendered", asy
   expect(started.map(({ ended }) => ended)).toEqual([true, false]);
 });
 
-test("the time that a worker needs to start is not that of its template", async () => {
+test("the time limit of a template does not include the start of its worker", async () => {
   vi.useFakeTimers();
   const { renderer, started } = workers();
   const first = renderer.render(A);
@@ -145,7 +145,7 @@ test("the time that a worker needs to start is not that of its template", async 
   await endless;
 });
 
-test("a worker that does not start is reported after 20 s, also if it was begun earlier", async () => {
+test("a worker that has not started 20 s after `begin` is reported, even if a template was given later", async () => {
   vi.useFakeTimers();
   const { renderer, started } = workers(() => ({ texts: ["b"] }));
   renderer.begin();
@@ -160,7 +160,7 @@ test("a worker that does not start is reported after 20 s, also if it was begun 
   expect(await next).toEqual(["b"]);
 });
 
-test("a worker that cannot be loaded is reported at once, and one that was begun is used", async () => {
+test("a worker that cannot be loaded is reported at once, and the worker that `begin` starts is used", async () => {
   const { renderer, started } = workers(() => ({ texts: ["b"] }));
   const first = renderer.begin().render(A);
   started[0]!.say("broken");
@@ -175,7 +175,7 @@ test("a worker that cannot be loaded is reported at once, and one that was begun
   await expect(refused.render(A)).rejects.toThrow("worker-src blob: (the policy refuses it)");
 });
 
-test("a closed renderer ends its worker and the template that it renders", async () => {
+test("closing a renderer ends its worker and rejects the template that is being rendered", async () => {
   const { renderer, started } = workers();
   const first = renderer.begin().render(A);
   await new Promise((next) => setTimeout(next)); // until the job waits for the worker
@@ -184,7 +184,7 @@ test("a closed renderer ends its worker and the template that it renders", async
   expect(started[0]!.ended).toBe(true);
 });
 
-test("a template gives the format of a single message", async () => {
+test("the format of a single message is derived from a template", async () => {
   const format = (source: string) => {
     const render = (job: RenderJob) => Promise.resolve((rendered(job) as { texts: string[] }).texts);
     const data = { source, named: { bos: "<s>" }, special: { "<s>": 1, "<|user|>": 2 } };

@@ -1,4 +1,5 @@
-// Tests which text a training run uses if a visitor chooses another text while one loads, or restores a training.
+// Tests which text the Train tab uses if the visitor chooses another text while one loads, types a text, reloads the
+// page, or restores a training.
 
 import { effect, signal } from "@preact/signals";
 import { beforeEach, expect, it, vi } from "vitest";
@@ -31,7 +32,7 @@ beforeEach(() => {
   train.index.value = { texts } as unknown as TrainingIndex;
 });
 
-/** Chooses a data set that is still loading. */
+/** Chooses a data set that loads until the test calls `loaded.get("slow")`. */
 function chooseSlow(): Promise<void> {
   const chosen = train.takeSet("slow");
   expect(train.preparing.value).not.toBeNull(); // Start waits for the data set
@@ -57,7 +58,7 @@ it("keeps a text that was typed while a data set loaded", async () => {
   expect(train.text.value).toBe("typed");
 });
 
-it("takes the data set that was chosen after files that are read late", async () => {
+it("takes the data set that was chosen last, although files that were chosen earlier are read later", async () => {
   const file = new File([], "a.txt");
   let read: (bytes: ArrayBuffer) => void = () => {};
   file.arrayBuffer = () => new Promise((resolve) => (read = resolve));
@@ -163,7 +164,7 @@ it("shows a training of an earlier visit although the bundled text cannot be loa
   expect([train.text.value, train.problem.value]).toEqual(["earlier", "offline"]);
 });
 
-it("cleans up the text that follows a restored training as that training's text", async () => {
+it("applies the clean-up steps of a restored training to the next text", async () => {
   const { train, session } = await restored();
   session.value = null;
   await train.take([new File(["next"], "next.txt")]);
@@ -201,7 +202,7 @@ it("keeps the clean-up steps of a typed text when the tab is reloaded", async ()
   expect((await reloaded()).cleaning.value).toEqual(["headers"]);
 });
 
-it("fixes the text and the settings while a training is created", async () => {
+it("allows no change of the text and the settings while a training is created", async () => {
   let fail: (error: Error) => void = () => {};
   models.engine.training.create = () => new Promise((_resolve, reject) => (fail = reject));
   const started = train.start();
@@ -211,7 +212,7 @@ it("fixes the text and the settings while a training is created", async () => {
   expect(train.fixed.value).toBe(false);
 });
 
-it("keeps no typed text that is too long for the browser's storage", async () => {
+it("does not store a typed text that is too long for the browser's storage", async () => {
   await train.type("my own text");
   await train.type("x".repeat(1_000_001));
   expect((await reloaded()).text.value).toBe("quick text");
@@ -232,7 +233,7 @@ it("stays at the Data step when a training cannot start with the text", async ()
   expect([train.stage.value, train.problem.value]).toEqual(["data", "The text is too short."]);
 });
 
-it("writes no link with settings that are not known yet", async () => {
+it("keeps a link's settings in the address while the page loads its own settings", async () => {
   const train = await loadedAgain();
   const { readParams, writeParams } = await import("../src/app/stores/link");
   readParams(train.link.all, new URLSearchParams("steps=20"));

@@ -1,4 +1,4 @@
-// Tests the measurements of the Tokens step. Their workers may end in another order than they started in.
+// Tests the Tokens step, which measures how vocabularies tokenize a text. A later measurement may end earlier.
 
 import { expect, it, vi } from "vitest";
 import type { Bpe, Cut } from "../src/training/bpe";
@@ -11,7 +11,7 @@ vi.mock("../src/training/vocabulary", () => ({
 
 import { Measurement } from "../src/app/features/train/tokens-store";
 
-it("shows the latest", async () => {
+it("shows the measurement that was started last", async () => {
   const [first, second] = [{ vocab: ["a"] }, { vocab: ["b"] }] as unknown as [Bpe, Bpe];
   const [one, two] = [{ tokens: 1 }, { tokens: 2 }] as unknown as [Cut, Cut];
   const measurement = new Measurement();

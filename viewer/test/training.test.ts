@@ -1,4 +1,5 @@
-// Compares training code that needs no browser with the desktop: the tokenizer, the inputs of steps, and the files.
+// Tests training code that needs no browser. Compares the tokenizer, the inputs of steps and the files with the
+// desktop's; tests sessions and ping-pong states on simulated devices.
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { check, Player } from "../src/runtime/gl/player";
@@ -38,7 +39,7 @@ interface Case {
 const cases: Case[] = made;
 
 describe("the loss scale", () => {
-  it("doubles after 2,000 steps without overflow and halves after one, down to 1, like the desktop's", () => {
+  it("doubles after 2,000 steps without an overflow, and halves after each overflow, down to 1", () => {
     expect(FIRST).toEqual({ value: 65536, steps: 0 });
     expect(afterStep(FIRST)).toEqual({ value: 65536, steps: 1 });
     expect(afterStep({ value: 65536, steps: 1999 })).toEqual({ value: 131072, steps: 0 });
@@ -47,7 +48,7 @@ describe("the loss scale", () => {
     expect(afterOverflow({ value: 1, steps: 7 })).toBeNull();
   });
 
-  it("is not read from a file without a valid one", () => {
+  it("is ignored if a file lacks it or has an invalid one", () => {
     expect(known({ value: 4, steps: 7 })).toEqual({ value: 4, steps: 7 });
     for (const wrong of [undefined, { value: -1, steps: 0 }, { value: NaN, steps: 0 }, { value: 2, steps: 0.5 }]) {
       expect(known(wrong)).toBeNull();
@@ -64,12 +65,12 @@ describe("byte-level BPE", () => {
     expect(readTokenizer(tokenizerFiles(bpe))).toEqual(bpe);
   });
 
-  it("refuses a vocabulary that the text does not give", () => {
+  it("refuses a vocabulary that is larger than the text gives, or too small for all bytes", () => {
     expect(() => trainBpe("abc", 300)).toThrow(BpeError);
     expect(() => trainBpe("abc", 256)).toThrow("too small");
   });
 
-  it("is not slowed down by one endless word", () => {
+  it("is not slowed down by a very long word", () => {
     const text = "ab".repeat(200_000);
     const bpe = trainBpe(text, 262);
     expect(encodeText(text, bpe).length).toBe(400_000 / 32); // five merges: ab, abab, ...
@@ -90,7 +91,7 @@ describe("cleaning a text of repeats", () => {
     ["blanks", blanks, blanks],
     ["lines", lines, "\n\nx\n"],
   ])(
-    "is linear in its %s", // scanning to the end of the text from each position takes 10 to 40 seconds
+    "takes linear time in its %s", // scanning to the end of the text from each position takes 10 to 40 seconds
     (_, text, cleaned) => {
       const begun = performance.now();
       expect(clean([text], CLEANING).text === cleaned).toBe(true);
@@ -162,7 +163,7 @@ describe("parameters that share a tensor of a checkpoint", () => {
   const offer = { parameters, checkpoint: {} } as unknown as Offer;
   const tensor = (shape: number[], ...values: number[]) => ({ shape, data: Float32Array.from(values) });
 
-  it("are its rows, in the saved file and when it is read", () => {
+  it("are rows of this tensor, both in a saved file and when a file is read", () => {
     const state: Tensors = new Map([
       ["q.weight", tensor([2, 2], 1, 2, 3, 4)],
       ["k.weight", tensor([1, 2], 5, 6)],
@@ -187,13 +188,13 @@ describe("a saved state", () => {
     return writeSafetensors(new Map([["w", { shape: [2, values.length / 2], data: Float32Array.from(values) }]]), {});
   };
 
-  it("is accepted if it has this size", () => {
+  it("is accepted if its tensors have the shapes of the offer", () => {
     const found = fitting(offer, state(1, 2, 3, 4, 5, 6), null);
     expect([...found.keys()]).toEqual(["w", "w.moment", "w.squares"]);
     expect(Array.from(found.get("w.squares")!)).toEqual([0, 0, 0, 0, 0, 0]);
   });
 
-  it("is refused if it has another size or a value that is not finite", () => {
+  it("is refused if a tensor has another shape or a value that is not finite", () => {
     expect(() => fitting(offer, state(1, 2), null)).toThrow("w is 2 x 1; this size has 2 x 3");
     expect(() => fitting(offer, state(1, 2, 3, NaN, 5, 6), null)).toThrow("w holds a NaN");
     expect(() => fitting(offer, state(1, 2, 3, -Infinity, 5, 6), null)).toThrow("w holds a NaN");
@@ -211,7 +212,10 @@ describe("the steps of a session", () => {
   beforeEach(() => void vi.spyOn(performance, "now").mockImplementation(() => now));
   afterEach(() => void vi.restoreAllMocks());
 
-  /** Returns a session on a device that takes `first` ms for step 1, STEP ms for others, and reports three at once. */
+  /**
+   * Returns a session on a simulated device. Step 1 takes `first` ms, each other step takes STEP ms, and the results of
+   * three steps arrive at once.
+   */
   function session(steps: number, first: number): Session {
     const late: Arrived[] = [];
     let free = 0;
@@ -271,7 +275,7 @@ describe("the steps of a session", () => {
     expect(made.checkpoint!.rates).toEqual(made.plan.rates);
   });
 
-  it("are not stored once the training is over, although its model is still scored", async () => {
+  it("store no scores that are computed after the session was closed", async () => {
     const made = session(2, 0);
     await made.open();
     await made.start();
@@ -295,7 +299,7 @@ describe("the steps of a session", () => {
     return found;
   }
 
-  it("continue after a federation, which creates another trainer after a lost context", async () => {
+  it("continue after a federation that borrowed the device twice, as it does after a lost context", async () => {
     const made = session(2, 0);
     await made.open();
     const training = lending(made, () => Promise.resolve({ close: () => {} }));
@@ -405,7 +409,7 @@ describe("ping-pong states", () => {
   });
   it("refuse a scalar that does not fit", () => {
     const player = made();
-    player.set("pos", 2 ** 32 - 1); // fits, since the bits of a seed need it
+    player.set("pos", 2 ** 32 - 1); // fits, since a seed may have any 32 bits
     const wrong: [string, number][] = [
       ["pos", 1.5],
       ["pos", 2 ** 32],
