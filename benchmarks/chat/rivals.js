@@ -38,7 +38,7 @@ const ENGINES = { wllama, transformers };
 
 /**
  * Returns the text and times in milliseconds. `loaded`: from the opening of the page until the model was loaded;
- * `first`: from when the model was loaded until the first token; `each`: from each token to the next. An engine calls
+ * `first`: from when the model was loaded until the first token; `each`: from each token to the next. `generate` calls
  * the callback once for each token. transformers.js also calls it for each piece of text, with `counts` false.
  */
 globalThis.measure = async ({ engine, prompt, tokens, ...options }) => {

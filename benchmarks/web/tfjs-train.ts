@@ -17,7 +17,7 @@ interface Group {
   sizes: number[];
   axis: 0 | 1;
   decay: number;
-  state: [M, M, M]; // values, first and second moments; `update` applies the moments' factor (1 - beta)
+  state: [M, M, M]; // values; both moments without the factor (1 - beta), which `update` applies
 }
 
 export class TfLearner implements Learner {
