@@ -22,8 +22,8 @@ Rows = Sequence[int] | Floats  # input of a model or of a part of it: token ids,
 AnyRows = TypeVar("AnyRows", Sequence[int], Floats)
 
 SIZES = (256, 64, 16)  # a chunk of 512 would take as long as two of 256, and need more memory and shaders
-# Sizes for a web page, which compiles all shaders before it can be used. Chunks of 256 would save a tenth of the time
-# of a long prompt, but would need a fifth more shaders.
+# Sizes for a web page, where compiling shaders takes long. Chunks of 256 would save a tenth of the time of a long
+# prompt, but would need a fifth more shaders.
 FEW_SIZES = (64, 16)
 # Costs for `plan`; the unit is the time of one token in a larger chunk.
 ONE_TOKEN = 4  # cost of a one-token chunk, which is mostly the time to read the weights
