@@ -35,7 +35,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-code lint-python lint-page schema bench bench-chat bench-web \
+.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-code lint-python lint-page schema bench bench-api bench-chat bench-web \
   wheel-check viewer demo demo-page demo-chat demo-chat-page demo-player demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -123,6 +123,9 @@ schema: $(VENV)/installed  ## the JSON schemas and TypeScript modules that are g
 
 bench: setup  ## benchmark this machine
 	$(BIN)/glgpt bench
+
+bench-api: setup $(VENV)/dev $(VENV)/models  ## tokens/s of glgpt api for one client and eight: make bench-api ARGS="--device gpu --rounds 7"
+	@$(BIN)/python benchmarks/api/run.py $(ARGS)
 
 bench-chat: setup $(VENV)/dev $(VENV)/models viewer browsers  ## compare a chat model in glgpt, wllama and llama.cpp: make bench-chat ARGS="--threads 1 4"
 	@$(NPM) -C benchmarks/chat ls --depth=0
