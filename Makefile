@@ -35,7 +35,7 @@ define apt
 { echo "$(2). Install what is missing, then run make again:  apt-get install $(1)  (as root)" >&2; exit 2; }
 endef
 
-.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-code lint-python lint-page schema bench bench-api bench-chat bench-web \
+.PHONY: help setup generate chat api models test test-all test-slow test-reference test-llama test-viewer test-proxy test-federate test-federate-kills test-cluster mutants fuzz fuzz-signals lint lint-code lint-python lint-page schema bench bench-api bench-chat bench-constraints bench-web \
   wheel-check viewer demo demo-page demo-chat demo-chat-page demo-player demo-split docs pictures node browsers proxy lock clean
 
 help:  ## this list
@@ -130,6 +130,9 @@ bench-api: setup $(VENV)/dev $(VENV)/models  ## tokens/s of glgpt api for one cl
 bench-chat: setup $(VENV)/dev $(VENV)/models viewer browsers  ## compare a chat model in glgpt, wllama and llama.cpp: make bench-chat ARGS="--threads 1 4"
 	@$(NPM) -C benchmarks/chat ls --depth=0
 	@$(BIN)/python benchmarks/chat/run.py $(ARGS)
+
+bench-constraints: setup $(VENV)/dev $(VENV)/models viewer browsers  ## what a constraint costs in the page: make bench-constraints ARGS="--dtype stored"
+	@$(BIN)/python benchmarks/web/constraints.py $(ARGS)
 
 bench-web: setup viewer browsers  ## the page compared with tfjs in Chromium: make bench-web ARGS="--json --dtype f16", ARGS="--train"
 	@$(NPM) -C benchmarks/web run build
