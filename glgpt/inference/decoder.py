@@ -28,10 +28,10 @@ from glgpt.program.spec import Program
 class Decoder:
     """Plays the entries of `programs.record_generation` on a player whose weights are loaded and prepared.
 
-    Generations may be interleaved: a generation refills the caches if another generation has used them since. `check`
-    is called before each token: a trainer passes a method that prepares the weights, and a model passes a method that
-    raises if the model is closed. Unless the sampler adjusts logits, the device samples the tokens. If the sampler has
-    no constraint either, the device computes the next token while a token is read back.
+    Generations may be interleaved: before its next token, a generation refills the caches if another generation has
+    used them. `check` is called before each token: a trainer passes a method that prepares the weights, and a model
+    passes a method that raises if the model is closed. Unless the sampler adjusts logits, the device samples the
+    tokens. If the sampler has no constraint either, the device computes the next token while a token is read back.
     """
 
     def __init__(self, player: Player, context: int, check: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class Decoder:
         self._kept: list[tuple[Chunk, list[int]]] = []  # reusable chunks in the caches, with their ids
         self._chosen = Readback(player, ("token",), 2)
         self._logits = player.program.views["logits"]
-        self.cached = 0  # number of tokens of the last prompt of `first` that the caches already held
+        self.cached = 0  # of the prompt last given to `first`: number of tokens that the caches already held
 
     def replace(self, program: Program, context: int) -> None:
         """Switches to a program with caches of another length; active generations then refill the caches.
@@ -110,7 +110,7 @@ class Decoder:
         return self._sizes
 
     def held(self, ids: Sequence[int], chunks: Sequence[Chunk]) -> int:
-        """Returns how many of the first `chunks` of `ids` the caches hold."""
+        """Returns the number of leading `chunks` of `ids` that the caches hold."""
         pairs = zip(self._kept, chunks, strict=False)
         return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == (pair[1], list(pair[1].of(ids))), pairs))
 
@@ -135,10 +135,10 @@ class Decoder:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        If the context is full, the first tokens of `ids` are dropped before a token is appended; the last token of the
-        generation is then not appended. `run` receives the statistics. `begin` is called each time before the caches
-        are filled. With `chunks`, the prompt is read in these chunks; those that the caches already hold are not
-        computed again. `drawn` is the number of tokens that the sampler has drawn before.
+        If the context is full, the first tokens of `ids` are dropped before a token is appended. The last token of the
+        generation is not appended to a full context. `run` receives the statistics. `begin` is called each time
+        before the caches are filled. With `chunks`, the prompt is read in these chunks; those that the caches already
+        hold are not computed again. `drawn` is the number of tokens that the sampler has drawn before.
         """
         given = chunks
         turn, read = object(), 0

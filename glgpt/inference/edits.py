@@ -32,7 +32,8 @@ class Edit:
 
     `gain` and `shift` are `[rows, columns]`, with the columns of the activation without padding, or `[rows, 1]` if all
     columns change alike. Position `first` uses row 0, the next position uses row 1, and so on; after the last row, row
-    0 is used again. In scores and patterns, a column is a key, and each position uses one row for each head.
+    0 is used again. In scores and patterns, a column is a key, and each position uses as many consecutive rows as there
+    are heads, one for each head.
 
     If `patterns` is not empty, the edit replaces attention patterns and ignores `gain` and `shift`. `patterns` has a
     number for each head: 0 leaves the head's pattern unchanged, and k selects `ops.PATTERNS[k - 1]`.

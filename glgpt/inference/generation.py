@@ -38,7 +38,7 @@ class GenerationStats:
     accepted_tokens: int = 0
 
     def slide(self, ids: list[int], token: int, context: int) -> None:
-        """Drops the first of `ids`, which fill the context, and appends `token`."""
+        """Makes room in the full context: drops the first tokens of `ids`, then appends `token`."""
         del ids[: window_start(len(ids) + 1, context)]
         ids.append(token)
         self.slides += 1
@@ -63,9 +63,10 @@ def continuation(
 ) -> Iterator[int]:
     """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-    If the context is full, the first tokens of `ids` are dropped before a token is appended; the last token of the
-    generation is then not appended. `run` already counts the tokens of the prompt; it receives the other statistics.
-    `ready` is called before each token, outside the token's measured time; `following` returns the token after `ids`.
+    If the context is full, the first tokens of `ids` are dropped before a token is appended. The last token of the
+    generation is not appended to a full context. `run` already counts the tokens of the prompt; it receives the other
+    statistics. `ready` is called before each token, outside the token's measured time; `following` returns the token
+    after `ids`.
     """
     for wanted in range(tokens, 0, -1):
         ready()

@@ -435,11 +435,11 @@ class LanguageModel:
         """Answers messages such as `[{"role": "user", "content": "Hello"}]`; iterate over the result to stream it.
 
         The model's chat template turns the messages into ids. Special tokens in the text of a message are encoded as
-        plain text. The prompt is computed in chunks; the first chunks are not computed again if they are the same as in
-        the previous call, except in a split model (`stats.cached_tokens` counts their ids). `sampling` are the fields
-        of `SamplingOptions`, as in `generate`; the defaults are those of the model (`chat_sampling`). Raises GlgptError
-        for unusable messages or settings, for messages that exceed the context, and for a model without a chat
-        template.
+        plain text. The prompt is computed in chunks. The first chunks are not computed again if they are the same as in
+        the previous call (`stats.cached_tokens` counts their ids); a split model computes all chunks again. `sampling`
+        are the fields of `SamplingOptions`, as in `generate`; the defaults are those of the model (`chat_sampling`).
+        Raises GlgptError for unusable messages or settings, for messages that exceed the context, and for a model
+        without a chat template.
         """
         prompt = self.chat_template.prompt(messages, tools=tools, documents=documents)
         return self.answer(prompt, tokens, stop=stop, **sampling)

@@ -85,7 +85,8 @@ def record_generation(
 ) -> tuple[int, ...]:
     """Records the entries of `generation_program`, except `rows_8` and `best`.
 
-    Records `prefill_N` for those of `sizes` that fit. Returns the chunk sizes, largest first; 1 (`decode`) is the last.
+    Records `prefill_N` for those N in `sizes` that the context and the device's limits allow. Returns these N, largest
+    first, followed by 1 (`decode`).
 
     `tail`, a network of the head alone, adds the entry `head`, which computes the next token from the hidden state in
     `hidden.1`. If `fused`, small passes of `decode` that use the same shader and do not depend on each other, such as

@@ -176,7 +176,7 @@ def check_finite(logits: NDArray[np.floating]) -> None:
 def nucleus_width(temperature: float, top_p: float, vocab: int) -> float:
     """Returns how far below the largest logit to search for the end of the nucleus; the distance is a power of two.
 
-    The nucleus is the shortest list of likeliest tokens whose probabilities add up to top_p. The tokens whose logits
-    are further below the largest logit have in total less than 1 - top_p times the probability of the likeliest token.
+    The nucleus is the shortest list of likeliest tokens whose probabilities add up to top_p. Beyond the
+    returned distance, all tokens together are less than 1 - top_p times as likely as the likeliest token.
     """
     return float(2.0 ** math.ceil(math.log2(temperature * math.log(2 * vocab / max(1 - top_p, 2**-24)))))

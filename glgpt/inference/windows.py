@@ -100,7 +100,7 @@ class Windows:
         self.main.use()
         most = largest_context(self.config, self.main.device.limits)
         tokens = min(most, max(MIN_PADDED_TOKENS, 1 << (longest - 1).bit_length()))
-        if losses:  # these texts mostly have one length, so smaller steps of padding need no more programs
+        if losses:  # these texts mostly have the same length, so finer padding rarely needs another program
             tokens = min(most, -(-longest // MIN_PADDED_TOKENS) * MIN_PADDED_TOKENS)
         size = min(MAX_TEXTS, 1 << (texts - 1).bit_length(), self._room(tokens, losses))
         while True:

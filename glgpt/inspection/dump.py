@@ -209,9 +209,10 @@ def dump(
     """Writes pictures, selected by `what`, and `manifest.json` to the folder `out`; returns the manifest.
 
     `what` lists groups (`attention`, `hidden`, `logits`) and names of activations, with wildcards (`h.*.mlp.act`). With
-    `raw`, the textures of these activations are written too. The folder `out` appears when all files are complete. If
-    `out` holds an earlier dump, the new dump replaces it. Raises GlgptError for invalid ids, and for a name, a layer or
-    a head that the model does not have; raises FileError as `checked_out` does. No file is written then.
+    `raw`, the textures of all these activations, also of those in the groups, are written too. The folder `out` appears
+    when all files are complete. If `out` holds an earlier dump, the new dump replaces it. Raises GlgptError for invalid
+    ids, and for a name, a layer or a head that the model does not have; raises FileError as `checked_out` does. No file
+    is written then.
     """
     known = list(model.config.activations)
     what = [n for name in what for n in ([name] if name in GROUPS else selected(name, known, model.name))]

@@ -25,7 +25,7 @@ def describe(
     """Returns all devices, the limits and the kernel of the chosen one, and the texture memory that `model` would need.
 
     `options` are the fields of `DeviceSettings`. The model's files are checked, but its weights are not loaded. Raises
-    GlgptError if the model could not be loaded.
+    GlgptError if the files are invalid, or if the model would exceed the device's limits or `max_texture_memory`.
     """
     settings = DeviceSettings(**options)
     chosen, choice = settings.open()

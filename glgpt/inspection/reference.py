@@ -37,9 +37,9 @@ def load_reference(path: str | Path) -> list[Case]:
 
     If there are several cases, the names of their arrays are prefixed with `0.`, `1.` and so on. `attention` [layer,
     head, T, T] and `hidden_states` [layer + 1, T, width], the outputs of transformers, are split into arrays with the
-    names of activations. If an array `greedy` has no prefix, it belongs to the case whose tokens have the longest
-    common prefix with it. Raises GlgptError if the file cannot be read, or if an array is missing or has a wrong type
-    or shape, or if `greedy` and its case begin with different tokens.
+    names of activations. If the name `greedy` has no such prefix, the array belongs to the case whose tokens share the
+    longest beginning with the array. Raises GlgptError if the file cannot be read, if an array is missing or has a
+    wrong type or shape, or if `greedy` and its case begin with different tokens.
     """
     stored, file = _stored(path), quoted(path, 300)
     groups: dict[str, dict[str, np.ndarray]] = {}

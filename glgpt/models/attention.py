@@ -174,7 +174,7 @@ def _place_heads(net: Network, heads: Mapping[str, ops.HeadColumns], caches: Seq
 def _attended(net: Network, q: Tensor, k: Tensor, v: Tensor, i: int) -> ops.Row:
     """Records and returns the output of attention of block i for one row, or for one row of each text."""
     c, scores, name = net.config, _scores_of(net, q, k, i), in_block(i, Z)
-    # The length of a range depends on the position in `attend_ranges`, but is fixed in `attend_row`. Texts that are
+    # In `attend_ranges`, the length of a range depends on the position; in `attend_row`, it is fixed. Texts that are
     # decoded side by side need a fixed length, so that a text's bits do not depend on the other texts.
     if net.kernel.blends and not net.rows:
         return ops.attend_ranges(net.rec, scores, v, c.n_head, name, c.group, c.window_of(i))

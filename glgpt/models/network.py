@@ -53,9 +53,9 @@ NORMS = {FIRST_NORM: "norm_1", SECOND_NORM: "norm_2", FINAL_NORM: "norm", ATTN_O
 class Batch:
     """`size` sequences that run side by side from position 0, without caches, so that gradients can be computed.
 
-    Row t * size + sequence of a tensor is token t of that sequence. `dropout` is the share of values that are dropped,
-    at the places where GPT-2 has dropout: the embedding, the pattern, and the outputs of attention and MLP. With
-    `recompute`, only the input of each block is stored for the backward pass, which computes the block again.
+    Row t * size + s of a tensor is token t of sequence s. `dropout` is the share of values that are dropped, at the
+    places where GPT-2 has dropout: the embedding, the pattern, and the outputs of attention and MLP. With `recompute`,
+    only the input of each block is stored for the backward pass, which computes the block again.
     """
 
     size: int

@@ -69,8 +69,8 @@ def _llama3(f: float, factor: float, low: float, high: float, original: float) -
 def _yarn(plain: list[float], theta: float, width: int, scaling: Sequence[float]) -> tuple[float, ...]:
     """Returns frequencies after the scaling of YaRN (Peng et al. 2023).
 
-    Divides low frequencies by `factor`; high ones stay unchanged. For the pairs of columns between these, the result is
-    a weighted mean of both, whose weights change linearly from pair to pair.
+    Divides low frequencies by `factor`; high ones stay unchanged. A frequency in between becomes a weighted mean of its
+    divided and its unchanged value; the weights change linearly from one pair of columns to the next.
     """
     factor, fast, slow, original, _, truncate = scaling
 

@@ -68,7 +68,7 @@ class ModelConfig:
     qk_norm: str = ""  # RMS norm of queries and keys; "": none, "head": of each head, "width": of all heads
     scaled_embedding: bool = False  # the embedding is multiplied by sqrt(n_embd)
     rotary_share: float = 1.0  # share of a head's columns that rotate
-    local_rope_theta: float | None = None  # base of layers with a window, without scaling; None: as other layers
+    local_rope_theta: float | None = None  # base in layers with a window, without scaling; None: as in other layers
     rotary_layers: tuple[bool, ...] | None = None  # which layers rotate queries and keys
     window: int | None = None  # number of positions to which a token attends, its own included; None: all
     window_layers: tuple[bool, ...] | None = None  # which layers have the window
@@ -212,7 +212,7 @@ class ModelConfig:
         return frequencies(self.rope_theta, self.d_rotary, self.rope_type, self.rope_scaling or ())
 
     def rotation(self, layer: int) -> Angles:
-        """Returns how queries and keys of a layer rotate by position; it has no frequencies if they do not rotate."""
+        """Returns the rotation of a layer's queries and keys by position; no frequencies if they do not rotate."""
         if self.positions != "rotary" or (self.rotary_layers is not None and not self.rotary_layers[layer]):
             return Angles((), 1.0)
         if self.local_rope_theta is not None and self.window_of(layer):

@@ -38,11 +38,11 @@ def gradient_norm(
 ) -> Tensor:
     """Records the norm of all gradients together: (norm, factor by which to multiply gradients, finite, 0), `[1, 4]`.
 
-    `finite` is 1 if the norm is finite, otherwise 0. `gradients` are the gradients of (sum of losses) / `rows`. The
-    factor turns them into the gradients of the mean loss over the targets, and clips these to the norm `clip` (0: no
-    clipping). The returned norm is that of the gradients of the mean loss, before clipping. `losses` `[.., 4]` has a
-    row for each micro-batch, with the number of its targets in the second column; the first `micro_batches` rows are
-    added up.
+    `finite` is 1 if the norm is finite, otherwise 0. `rows` is the number of tokens of a step, including tokens without
+    a target; `gradients` are the gradients of (sum of losses) / `rows`. The factor turns them into the gradients of the
+    mean loss over the targets, and clips these to the norm `clip` (0: no clipping). The returned norm is that of the
+    gradients of the mean loss, before clipping. `losses` `[.., 4]` has a row for each micro-batch, with the number of
+    its targets in the second column; the first `micro_batches` rows are added up.
 
     With `scale`, `gradients` have already been multiplied by this loss scale. The norm does not include the scale, and
     the factor also divides by the scale. `finite` is also 0 while the flag `scale.overflowed` is 1.

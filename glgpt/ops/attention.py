@@ -188,8 +188,8 @@ def softmax(
 
     `n_head` consecutive rows have the same position. The result and the gradient of the scores are stored as `dtype`;
     sums are f32. `to_position` works as in `scores`. With `keys`, keys at positions from `pos` + `keys` on are not
-    drawn, and `to_position` is ignored. If `dtype` is packed, a texel holds keys of several column tiles, so that
-    `keys` is ignored instead of `to_position`.
+    drawn, and `to_position` is ignored. If `dtype` is packed, a texel holds keys of several column tiles; `keys` is
+    then ignored, and `to_position` is not.
     """
     stats = rec.scratch(f"{name}.stats", Layout(x.rows, 4 * min(2, -(-x.cols // 4)), x.layout.tiles))
     rec.emit("softmax_stats", {"x": x}, {"y": stats}, {"N_HEAD": n_head})
@@ -329,7 +329,8 @@ def scores_rows(
 ) -> Tensor:
     """Records scores[i * n_head + head, s] = scale * q[row + i] . key s of text i; `MASKED` after the text's position.
 
-    Returns the scores `[size * n_head, context]`. The queries are the rows of the state q from row `row` on.
+    Scores of keys before the window of `limits` are `MASKED` too. Returns the scores `[size * n_head, context]`. The
+    queries are the rows of the state q from row `row` on.
     """
     y = rec.scratch(name, Layout(rows.size * n_head, rows.table.cols))
     defines = {"N_HEAD": n_head, "D4": q.cols // n_head // 4, "SCALE": scale, "MASKED": MASKED}

@@ -18,8 +18,8 @@ from glgpt.program.layout import Layout
 from glgpt.program.recorder import Cost, Recorder, Region
 from glgpt.program.tensor import Tensor
 
-# The pixels (`partial_sums.Pixels`) of products: with float weights (FLOATS), with integer weights (WITH_INTEGERS), and
-# with weights of both kinds if pairs of pixels add up their sums before blending (PAIRS, see `pair.glsl`).
+# The pixels (`partial_sums.Pixels`) of products: with float weights (FLOATS), with any integer weights (WITH_INTEGERS),
+# and with any weights if pairs of pixels add up their sums before blending (PAIRS, see `pair.glsl`).
 FLOATS, WITH_INTEGERS, PAIRS = Pixels(2, 1, False), Pixels(1, 2, False), Pixels(1, 2, True)
 SLICE_TEXELS = 6  # texels of K in a slice of f32 or f16 weights
 LENGTHS = (SLICE_TEXELS, 5, 7, 8, 4)  # lengths of a slice in texels of K; the first length that divides K is used

@@ -1,7 +1,7 @@
 """Records matrix products of x `[M, K]` and w `[K, N]`.
 
-With many rows, each fragment computes a block of values in registers. With one row, K is split into slices, and each
-fragment computes partial sums over a slice, which the next op adds up.
+With many rows, each fragment computes a block of values in registers. With one row, K is split into slices; each
+fragment computes partial sums over one slice, and the next op adds them up.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _plus_product(
     splits: Splits | None,
     dtype: str = "f32",
 ) -> Tensor:
-    """Records a b + so_far, stored as `dtype`; the sum is fused into the product if their layouts are the same."""
+    """Records a b + so_far, stored as `dtype`: one op if `so_far` has the layout of the product in f32, else two."""
     layout = Layout(a.rows, b.cols, (a.layout.tiles[0], _column_tiles(rec, b.layout, tile_cols, dtype)), dtype)
     fused = so_far if so_far and so_far.layout == layout and dtype == "f32" else None
     y = matmul(rec, a, b, None, name, residual=fused, dtype=dtype, tile_cols=tile_cols, splits=splits)

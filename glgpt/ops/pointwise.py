@@ -186,7 +186,7 @@ def slice_rows(rows: int) -> int:
 
 
 def column_sums(rec: Recorder, x: Tensor, name: str, so_far: Tensor | None = None) -> Tensor:
-    """Records the sum of all rows of x `[M, N]`, plus `so_far`: `[1, N]`. It takes two passes, to keep a GPU busy."""
+    """Records the sum of all rows of x `[M, N]`, plus `so_far`: `[1, N]`, in two passes that keep a GPU busy."""
     rows = slice_rows(x.rows)
     slices = rec.scratch(f"{name}.slices", Layout(-(-x.rows // rows), x.cols))
     rec.emit("column_sums", {"x": x}, {"y": slices}, {"ROWS": rows})

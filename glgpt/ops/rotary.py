@@ -123,7 +123,7 @@ def rotary(
     `out` is `[.., heads * d]`, and its rows are written from row `pos` on. If the product is partial sums, this op adds
     them up as `combine` does. With `Rows` instead of a batch size, rows are written from row `row` on, and each is
     rotated by the position of its text. If `out` is a scratch tensor, it has the same rows as the product, row
-    t * batch + sequence has position t, and the op has a gradient.
+    t * batch + s (token t of sequence s) has position t, and the op has a gradient.
 
     `copied` is (other heads, another state): the same pass copies these heads to that state without rotating them. For
     example, the pass that writes the keys copies the values.

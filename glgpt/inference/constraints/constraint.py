@@ -69,7 +69,10 @@ class Constraint:
 
     @classmethod
     def choice(cls, choices: Sequence[str]) -> Constraint:
-        """Constrains text to one of `choices`. Raises ConstraintError if it is not a list of non-empty strings."""
+        """Constrains text to one of `choices`.
+
+        Raises ConstraintError unless `choices` is a list or another sequence of one or more non-empty strings.
+        """
         given = list(choices) if isinstance(choices, Sequence) and not isinstance(choices, str) else []
         if not given or not all(isinstance(text, str) and text for text in given):
             raise ConstraintError(f"the choices are {written(choices)}; they must be a list of non-empty strings")

@@ -76,10 +76,10 @@ class Local:
 class Pipeline:
     """Runs a text through stages: the first stage takes ids, and the last stage chooses tokens.
 
-    As in `inference.decoder.Decoder`, generations may be interleaved: a generation refills the caches if another
-    generation has used them since. If a server has lost its session (the caches of the text), the rows are fed again.
-    With `speculate`, the next tokens are guessed from the text so far (`PromptLookup`), and up to `MAX_GUESSES` guesses
-    are checked at a time.
+    As in `inference.decoder.Decoder`, generations may be interleaved: before its next token, a generation refills the
+    caches if another generation has used them. If a server has lost its session (the caches of the text), the rows are
+    fed again. With `speculate`, the next tokens are guessed from the text so far (`PromptLookup`), and up to
+    `MAX_GUESSES` guesses are checked at a time.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Pipeline:
     ) -> Iterator[int]:
         """Yields up to `tokens` ids that continue `ids`, and appends each to `ids`; stops before an id in `ends`.
 
-        If the context is full, the first tokens of `ids` are dropped before a token is appended; the last token of the
-        generation is then not appended.
+        If the context is full, the first tokens of `ids` are dropped before a token is appended. The last token of the
+        generation is not appended to a full context.
         """
         turn, known, read, lookup = object(), deque[int](), 0, PromptLookup()
 

@@ -141,7 +141,7 @@ class Stage:
 
     @property
     def texture_bytes(self) -> int:
-        """Texture memory of this stage in bytes; only the caches for a stage that `session` or `narrowed` returned."""
+        """Texture memory in bytes; that of the caches alone if `session` or `narrowed` returned this stage."""
         if not self.player.textures:
             return 0
         return self.session_bytes if self._parent else self.player.program.nbytes()
