@@ -18,8 +18,8 @@ class Kernel:
     have no panels, and a fragment takes two texels at a distance of half a row, or one texel of a wide row. The inner
     dimension of one-row products is split into slices. With `blends`, the device adds up the slices by blending
     (`ops.products`), which needs eight draw buffers; otherwise another pass adds up partial sums. With `pairs`, two
-    pixels add up their slices before blending, which needs a device that computes derivatives separately for each
-    column of a quad (2 x 2 pixels).
+    pixels, one above the other, add up their slices before blending. Each reads the other's sums through `dFdy`, so the
+    device must compute a separate derivative for each column of a quad (2 x 2 pixels).
     """
 
     tile_rows: int
@@ -52,8 +52,8 @@ class Kernel:
     def for_format(self, fmt: Format, limits: Limits) -> Kernel:
         """Returns the kernel for products whose left factor is stored in `fmt`.
 
-        For a packed format, the kernel has the column tiles of one texel. It has eight row tiles if the device has
-        eight draw buffers, else four.
+        A texel of a packed format holds values of several column tiles. For such a format, `tile_cols` is the number of
+        these tiles, and `tile_rows` is 8 if the device has eight draw buffers, else 4.
         """
         if not fmt.packed:
             return self

@@ -101,7 +101,7 @@ export class StopTexts {
     const text = this.held + piece;
     const waiting = text.length - Math.max(0, ...this.stops.map((stop) => begun(text, stop)));
     const at = this.first(text);
-    // If an incomplete stop text begins before `at`, this one waits until the other is complete or ruled out.
+    // The stop text at `at` does not count while another one, which begins before it, may still become complete.
     this.found = at < Infinity && at <= waiting;
     const end = Math.min(at, waiting);
     this.held = this.found ? "" : text.slice(end);

@@ -45,8 +45,8 @@ def superlink_command(port: int, database: Path, secret: Path) -> list[str]:
 def shrink_database(database: Path) -> None:
     """Deletes all rounds from the database of a SuperLink that is not running, and frees the disk space.
 
-    The database keeps its runs and nodes, so that supernodes stay registered. The next run requests unfinished rounds
-    again.
+    The database keeps its runs and nodes, so that supernodes stay registered. A round that was not finished is lost;
+    when the ServerApp runs again, it starts from the checkpoint and repeats that round.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:

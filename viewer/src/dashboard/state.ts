@@ -77,9 +77,9 @@ class DashboardStore {
   }
 
   /**
-   * Uses the host's token from the link, or else the token stored for this tab. If the browser can store tokens, then
-   * removes the link's token from the address, because others may see the address on a shared screen, and exchanges
-   * the token for a new one, so that the link in the browser's history no longer works.
+   * Uses the host's token from the link, or else the token stored for this tab. If the browser can store tokens, the
+   * link is made useless: its token is removed from the address, which others may see on a shared screen, and is
+   * exchanged for a new one, so that the link in the browser's history no longer works.
    */
   start(): void {
     const kept = this.stored();
@@ -100,7 +100,7 @@ class DashboardStore {
     const token = hostToken(link);
     if (token === null) {
       this.problem.value =
-        "This is not the host's link: it ends with #host= and a long token. " +
+        "This is not the host's link. The host's link ends with #host= and a long token; " +
         "glgpt federate serve prints it as “dashboard”.";
       return;
     }
