@@ -1,4 +1,4 @@
-"""Tests batched sessions: a forward pass runs a row of each session, with the bits that each session gets alone."""
+"""Tests batched sessions: one forward pass runs a row of each session, and each gets the bits that it gets alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(goldens: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def together() -> Iterator[Any]:
-    """Yields a function that loads a part of a model. It returns a batched stage and the stage that this one uses."""
+    """Yields a function that loads a part of a model. The function returns a `BatchedStage`, and the `Stage` inside."""
     made: list[Any] = []
 
     def load(folder: Path, which: str, texts: int = 8) -> tuple[Any, Stage]:
@@ -138,7 +138,7 @@ def test_drawn_tokens_and_alternatives_are_those_of_one_text(folder: Path, toget
 def test_rows_that_others_need_go_back_to_their_own_caches(
     folder: Path, together: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # `height` rounds 1 up to 256
+    monkeypatch.setattr(BatchedStage, "rows", property(lambda self: 1))  # `height` rounds this 1 up to 256
     texts, stage = together(folder, "back")
     n = min(40, stage.config.n_positions - 3)
     texts.given += [texts.caches() for _ in range(2 * (256 // (2 * n)) + 2)]

@@ -63,7 +63,7 @@ def unsplit(folder: Path, dtype: str = "f32") -> tuple[list[int], list[Any]]:
 
 
 def split_rows(parts: list[Stage], ids: list[int]) -> list[Any]:
-    """Returns the rows of logits of `unsplit`, computed by a chain of stages."""
+    """Returns the rows of logits that `unsplit` returns, but computed by a chain of stages."""
     rows, held, text = [], 0, list(ids)
     for _ in range(LAST):
         x: Any = text[held:]
@@ -96,10 +96,11 @@ def test_every_cut_of_a_golden_gives_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_soak(GOLDENS, SOME))
 def test_windows_and_batches_of_a_golden_give_the_same_bits(name: str, goldens: Path, serve: Any) -> None:
-    """Compares batches of texts, as for `eval --window`, of a model whose first block is on a server.
+    """Compares the logits of a split model with those of the unsplit model, on batches of texts as in `eval --window`.
 
-    The split model's logits must equal the logits of each text alone. The unsplit model's `logits_batch` adds up
-    products in another order, so its logits are only close to those of the split model.
+    The first block of the split model is on a server. The split model's logits must equal the logits that the unsplit
+    model computes for each text alone. The unsplit model's `logits_batch` adds up products in another order, so its
+    logits are only close to those of the split model.
     """
     folder = goldens / name
     with LanguageModel.from_pretrained(folder, device="software") as model:

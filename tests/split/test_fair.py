@@ -27,7 +27,7 @@ from glgpt.split.sessions import Session, Sessions
 from glgpt.wire import messages
 from glgpt.wire.messages import Look, Looked, Open, Step, encode
 
-LONG = 8 << 20  # bytes of an answer: more than the kernel's buffers hold
+LONG = 8 << 20  # bytes of an answer: more than the operating system's socket buffers hold
 SHAKE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -69,7 +69,7 @@ def closed(raw: Raw) -> bool:
 
 @contextlib.contextmanager
 def busy(engine: Any, name: str = "another") -> Iterator[None]:
-    """Keeps the engine's thread busy with a job of a client until the block ends."""
+    """Keeps the engine's thread busy with a job of the client `name` until the `with` statement ends."""
     gate, begun = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -122,7 +122,7 @@ def test_the_client_that_has_used_the_least_time_runs_next() -> None:
 
 
 def test_an_opening_does_not_wait_for_the_queue(running: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if `open` waits for other clients' steps: the server would close the connection as silent."""
+    """Fails if `open` waits for other clients' steps, or the server does not close a connection without `open`."""
     monkeypatch.setattr(server, "OPEN_TIMEOUT_S", 1.0)
     engine, width = running.app.engine, running.app.engine.config.n_embd
     others = []
@@ -167,7 +167,7 @@ def test_what_a_client_that_is_gone_waits_for_is_dropped(running: Any, client: A
 def long(running: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Makes the server answer each `Look` (a request for activations) with `LONG` bytes.
 
-    `held` is the maximum number of bytes in unsent answers.
+    `held` is the largest number of bytes in unsent answers so far.
     """
     found, app = SimpleNamespace(held=0, looks=0, server=running), running.app
 
@@ -324,7 +324,7 @@ def test_a_client_is_an_address_or_a_network(host: str, client: str) -> None:
 
 
 def test_a_client_with_many_sessions_loses_one_of_its_own() -> None:
-    """Fails if one client's new sessions evict those of all other clients."""
+    """Fails if one client's new sessions evict another client's session."""
     texts: Any = SimpleNamespace(
         caches=object, forget=lambda _: None, open=True, config=SimpleNamespace(n_positions=9), answer=None
     )

@@ -170,7 +170,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", mostly_soak(["logits", "dump", "tokenizer train"], ("dump",)))
 def test_a_file_that_cannot_grow_is_named(command: str, place: Path) -> None:
-    """Simulates a full disk with a limit on file sizes, which holds for a separate process that runs the command.
+    """Simulates a full disk: a separate process, which has a limit on file sizes, runs the command.
 
     The process writes no compiled Python files (-B), since the limit would also truncate them.
     """

@@ -68,7 +68,7 @@ def test_a_step_of_what_is_not_a_run_is_named(tmp_path: Path, monkeypatch: pytes
             Checkpoint.open(name)
     with pytest.raises(GlgptError, match="org/model@main") as caught:
         Checkpoint.open("org/model@main")
-    assert "step" not in str(caught.value)  # the revision of a model of the Hub, which is not supported
+    assert "step" not in str(caught.value)  # `main` is a revision on the Hub, not a step; revisions are not supported
 
 
 @pytest.mark.slow

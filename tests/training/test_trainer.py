@@ -1,4 +1,4 @@
-"""Tests training steps: results of torch, micro-batches, recomputation, steps of other sizes, dropout and AdamW."""
+"""Tests training steps: equality with torch, micro-batches, recomputation, smaller steps, dropout and AdamW."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_smaller_step_is_as_if_compiled_for_it(model: Any, options: dict[str, 
 
 
 def test_a_smaller_step_is_padded_with_its_own_ids() -> None:
-    """Fails if padding has a token that the batch lacks. Its values may overflow, and infinity times 0 is NaN."""
+    """Fails if padding has a token that the batch lacks: this token's values may overflow, and infinity * 0 is NaN."""
     inputs = np.array([[5, 6, 7], [7, 6, 5]])
     ((x, y),) = micro_batches(inputs, inputs, 1, 3, 4)
     assert x.tolist() == [[5, 6, 7, 7], [7, 6, 5, 5], [7, 6, 5, 5]]

@@ -26,7 +26,7 @@ from glgpt.training.trainer import Trainer
 from glgpt.tuning.kernel_selection import choose
 
 MEMORY = {"weight": 0, "state": 600 << 20, "input": 1 << 20, "scratch": 399 << 20}
-LIMIT = 260  # texels per side: fewer than the MLP and scores have rows, and a fifth of what the vocabulary needs
+LIMIT = 260  # texels per side: the MLP and the scores have more rows, and the vocabulary needs five times as many
 LONG = GPT2Config(vocab_size=8, n_positions=20000, n_embd=8, n_layer=1, n_head=1)
 CONFIG = GPT2Config(vocab_size=5003, n_positions=30, n_embd=35, n_layer=1, n_head=5, n_inner=270)
 SHAPE = {"batch": 4, "context": 30}

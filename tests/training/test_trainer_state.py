@@ -62,7 +62,7 @@ def test_a_trainer_saves_all_settings_that_it_accepts(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_written_tensor_by_tensor(tmp_path: Path) -> None:
-    """Fails if saving needs memory for more than one tensor, or another reader finds other values."""
+    """Fails if saving needs memory for more than one tensor, or the safetensors library reads other values."""
     config = replace(TINY, n_embd=64, n_layer=4)
     held: list[weakref.ref[Any]] = []
     values = np.random.default_rng(1)

@@ -163,7 +163,7 @@ def test_a_checkpoint_is_trained_further_with_its_own_tokenizer() -> None:
 
 
 def test_a_chat_model_that_is_trained_further_can_still_chat(tmp_path: Path) -> None:
-    """Regression: the run lacked the chat template and recommended sampling of the checkpoint that it started from."""
+    """Regression: the run lacked the initial checkpoint's chat template and recommended sampling settings."""
     extra = {"general.sampling.temp": 0.5, "general.sampling.top_k": 7}
     start = chat_llama(tmp_path / "chat.gguf", extra=extra)
     glgpt.train("play.txt", init=start, out="run", context=32, batch=2, steps=1, keep=1, eval_every=0, sample_every=0)

@@ -44,7 +44,7 @@ def test_the_tests_do_not_measure(device: Device, monkeypatch: pytest.MonkeyPatc
 
 
 def considered(contiguous: int) -> list[str]:
-    """Returns the kernels and fetches from which "auto" chooses; with panels, kernels have one column tile."""
+    """Returns the kernels and fetches from which "auto" chooses. Panels need a kernel with only one column tile."""
     return CONTIGUOUS_NAMES if contiguous else NAMES
 
 
@@ -181,7 +181,7 @@ def test_panels_are_taken_where_they_pay(
     texels: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fails if panels are chosen for a gain of 10%, or if strided columns with the other fetch are faster still."""
+    """Fails if panels are chosen although they gain only 10%, or strided columns are faster with the other fetch."""
     found = dict.fromkeys(NAMES + CONTIGUOUS_NAMES, 1.0)
     for name, times in (("strided", strided), ("contiguous", contiguous)):
         found |= {f"{name} {fetch}": ms for fetch, ms in zip(FETCHES, times, strict=True)}

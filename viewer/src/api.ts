@@ -79,7 +79,7 @@ export class Glgpt {
   private loadingRare: Promise<typeof rareCalls> | null = null;
   private warming!: WarmUp;
   private warmedUp: Promise<void> = Promise.resolve();
-  private played: Session | null = null; // the session whose model is in use; null: another model is in use
+  private played: Session | null = null; // the training whose model is in use; null: another model is in use
   private readonly loading = signal<Progress>({ done: 0, total: 0, cached: 0, compiled: 0, shaders: 0 });
   private readonly found = signal<{ document: Recorded; manifest: Manifest } | null>(null);
   private last: number[] = [];
@@ -251,7 +251,7 @@ export class Glgpt {
    */
   async warmUp(): Promise<void> {
     await this.usable();
-    const { signal } = this.ending; // `dispose` waits only for the queue, and most of this work runs outside of it
+    const { signal } = this.ending; // `dispose` waits only for the queue, and most of this work is not in the queue
     await unlessAborted(this.warming.now(), signal, () => Promise.reject(signal.reason as Error));
   }
 
@@ -407,8 +407,8 @@ export class Glgpt {
 
   /**
    * Returns the token ids of messages up to where the answer begins, and the number of oldest messages left out: at
-   * least `dropped`. Leaves out more messages if the answer would otherwise have space neither for `tokens` tokens nor
-   * for a quarter of the context. The last turn is never left out.
+   * least `dropped`. The answer needs space for `tokens` tokens or for a quarter of the context, whichever is less. If
+   * there is less space, leaves out more messages, but never the last turn.
    */
   async chatPrompt(messages: readonly ChatMessage[], tokens = CHAT_TOKENS, dropped = 0): Promise<Fitted> {
     await this.usable();
@@ -539,7 +539,7 @@ export class Glgpt {
     await (await this.trainingCalls()).resume(lr);
   }
 
-  /** Scores the model in training, as `glgpt eval --suite` does. The training may continue. */
+  /** Scores the model in training, as `glgpt eval --suite` does. A running training continues afterwards. */
   async score(progress: ScoreProgress = () => {}): Promise<Score> {
     return (await this.trainingCalls()).score(progress);
   }

@@ -16,8 +16,8 @@ export function throttled(work: () => void, ms: number): () => void {
 }
 
 /**
- * Copies the value that `read` returns to `target` when it changes: at once if `source` has changed too, otherwise at
- * most every `ms` milliseconds. Returns a function that stops the copying.
+ * Keeps `target` equal to the `value` that `read` returns: updates `target` at once if `source` has changed, otherwise
+ * at most every `ms` milliseconds. Returns a function that stops the updates.
  */
 export function follow<T>(target: Signal<T>, read: () => { source: unknown; value: T }, ms: number): () => void {
   let shown: unknown;

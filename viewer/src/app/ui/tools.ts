@@ -110,7 +110,10 @@ export const isWide = () => matchMedia("(min-width: 860px)").matches;
 
 const COPIED_MS = 2000; // ms for which a button shows that the text was copied
 
-/** Returns `copy`, which copies a text (null over plain http), and `copied`: true for `COPIED_MS` ms after copying. */
+/**
+ * Returns a function `copy` that copies `text`, and `copied`: true for `COPIED_MS` ms after copying. Over plain http,
+ * `copy` is null.
+ */
 export function useCopy(text: string): { copied: boolean; copy: (() => void) | null } {
   const copied = useSignal(false);
   const copy = () =>

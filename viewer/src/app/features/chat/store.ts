@@ -60,7 +60,7 @@ class ChatStore {
     return { ...answer, tokens: tokens.slice(answer.from) };
   });
 
-  /** The tokens of the context that the conversation takes (0: not known), and the size of the context in tokens. */
+  /** How many tokens the conversation takes (`tokens`; 0: not known), and how many the context holds (`limit`). */
   readonly context = computed(() => ({
     tokens: this.written.value ? generation.tokens.value.length : 0,
     limit: models.ready?.manifest.config.n_positions ?? 0,

@@ -17,7 +17,7 @@ import style from "./style.module.css";
 
 const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-const OWN = ["state", "input", "scratch"]; // roles of a program's own textures; the programs share their weights
+const OWN = ["state", "input", "scratch"]; // roles of a program's own textures; all programs share the weights
 /** Textures that exist only after a feature was used, with their names in the list. */
 const FURTHER = [
   ["interventions", "For the changed model"],

@@ -28,7 +28,7 @@ class SplitStore {
    */
   readonly speculate = signal<boolean | null>(null);
   readonly mean = signal<Way>(NONE);
-  /** The means for each number of blocks in the page that was tried. */
+  /** The means for each tried split point, by the number of blocks in the page. */
   readonly tried = signal<ReadonlyMap<number, Way>>(new Map());
   private latest: Crossing[] = [];
   private watched: Split | null = null;

@@ -444,7 +444,7 @@ function isThere({ column }: Stage): boolean {
   return placement.movable && placement.here < manifest.config.n_layer && column > placement.here;
 }
 
-/** True if a part of a block ends with this stage, and an intervention changes the part, the block or a head of it. */
+/** True if this stage ends a part of a block, and an intervention changes the block, the part or a head of the part. */
 function isIntervened({ label, part }: Stage): boolean {
   const { names } = engine().model;
   if (!part) return false;
