@@ -60,7 +60,7 @@ class ChatStore {
     return { ...answer, tokens: tokens.slice(answer.from) };
   });
 
-  /** How many tokens the conversation takes (`tokens`; 0: not known), and how many the context holds (`limit`). */
+  /** The number of tokens that the conversation takes (0: not known), and the number that the context holds. */
   readonly context = computed(() => ({
     tokens: this.written.value ? generation.tokens.value.length : 0,
     limit: models.ready?.manifest.config.n_positions ?? 0,

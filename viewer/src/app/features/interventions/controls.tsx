@@ -34,7 +34,7 @@ export function AblateButton({ part }: { part: string }) {
   );
 }
 
-/** Returns the active interventions without those of `kind` on `part`, which a new intervention replaces. */
+/** Returns the active interventions, except those of `kind` on `part`: a new intervention replaces these. */
 const others = (part: string, kind: "pattern" | "patch" | "steering") =>
   interventions.parts.value.filter((each) => {
     const change = parseIntervention(each);

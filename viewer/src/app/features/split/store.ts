@@ -69,7 +69,7 @@ class SplitStore {
     this.unwatch = () => stops.forEach((stop) => stop());
   }
 
-  /** Adds the time and the bytes of a token, or of a chunk of a prompt, to the totals and the means. */
+  /** Adds the bytes of a token, or of a chunk of a prompt, to the totals. Updates the means, for a token only. */
   private count(model: Model, crossing: Crossing): void {
     const { guessed, accepted } = model.split!;
     const { here } = model.placement;
