@@ -47,7 +47,7 @@ function append(matcher: GrammarMatcher, token: number): void {
   if (!matcher.acceptToken(token)) throw new Error(`token ${token} does not match the grammar`);
 }
 
-/** Returns what may follow the matcher's text, and stores a copy in `current`: the result is moved to the page. */
+/** Returns what may follow the matcher's text. Stores a copy in `current`: the result's memory moves to the page. */
 async function following(matcher: GrammarMatcher): Promise<Next> {
   const found = await next(matcher);
   current = { ...found, bits: found.bits.slice() };

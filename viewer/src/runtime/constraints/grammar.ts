@@ -7,7 +7,8 @@ import { choiceGrammar, patternGrammar, type PatternOptions } from "./pattern";
 import { Repetitions, rulesText } from "./repetition";
 import { schemaGrammar, type Grammar } from "./schema";
 
-const MAX_CHARACTERS = 1 << 18; // maximum characters of a schema, a pattern or all choices; as on the desktop
+// Maximum characters of a schema, of a pattern, or of all choices together. The desktop has the same limit.
+const MAX_CHARACTERS = 1 << 18;
 
 /** Returns the grammar of a constraint. Throws PageError if the constraint cannot be used. */
 export function constraintGrammar(constraint: Constraint): Grammar {

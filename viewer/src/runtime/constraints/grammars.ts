@@ -223,7 +223,7 @@ export class Matcher {
   }
 
   /**
-   * Appends tokens one by one, and stops after the first token that changes which tokens are allowed next. All of them
+   * Appends tokens one by one, and stops after the first token that changes which tokens are allowed next. All `tokens`
    * must be in the current `allowed`. Returns the number of appended tokens; 0 if the text was stopped.
    */
   async acceptSame(tokens: readonly number[]): Promise<number> {
@@ -251,8 +251,8 @@ export class Matcher {
   }
 
   /**
-   * Unpacks an answer. After one bit per token of the vocabulary, a further bit is set if the text may end. In that
-   * case, allows the `ends` of the vocabulary too.
+   * Unpacks an answer. It has one bit per token of the vocabulary, and then one bit that is set if the text may end. If
+   * this last bit is set, allows the `ends` of the vocabulary too.
    */
   private unpacked({ bits, forced }: Next): Allowed | null {
     const { size, ends } = this.vocabulary;

@@ -30,7 +30,7 @@ export interface GuessesJob {
 
 /**
  * Appends these tokens one by one, and stops after the first token that changes which tokens are allowed next. All of
- * them were chosen from the tokens that are allowed before the first.
+ * them are among the tokens that are allowed before the job.
  */
 export interface SameJob {
   same: readonly number[];

@@ -89,11 +89,11 @@ export class Repetitions {
 
   /**
    * Adds the rule of a "far" character: REACH - 1 or more characters of the same set may follow it. Where a far
-   * character may stand, a token of at most REACH characters of the set is always allowed. A token that continues with
-   * another character is checked only during generation. This is the same for every far character, so xgrammar can
-   * compute the allowed tokens once for the rule. But xgrammar must neither replace the rule by its expression nor
+   * character may stand, a token of at most REACH characters of the set is always allowed. A token that begins in the
+   * set and then leaves it is checked only during generation. This is the same for every far character, so xgrammar
+   * can compute the allowed tokens once for the rule. But xgrammar must neither replace the rule by its expression nor
    * derive what follows the rule. Therefore the rule has an alternative that never matches, and only one other rule
-   * (`…_far_1`) refers to it, followed by the rule `end`.
+   * refers to it: `…_far_1`, which consists of the far rule and then the rule `end`.
    */
   private far(one: string, set: Characters): void {
     this.rule("nothing", () => NOTHING);

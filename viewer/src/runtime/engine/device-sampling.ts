@@ -1,5 +1,5 @@
 // Chooses the next token from the logits: on the device, or in the page if the device cannot decide. The device
-// compares only a part of the tokens (candidates). It cannot decide if another token may have to be considered.
+// compares only some of the tokens (candidates). If the choice may depend on other tokens, the device cannot decide.
 
 import type { Allowed } from "../constraints/grammars";
 import { must } from "../gl/errors";

@@ -54,7 +54,7 @@ export async function keptModels(): Promise<Kept[]> {
   return found.sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** Returns the model in a folder; null if its copy is not complete. Removes the copy unless another tab writes it. */
+/** Returns the model in a folder; null if its copy is not complete. Removes such a copy unless another tab writes it. */
 async function listed(all: FileSystemDirectoryHandle, directory: FileSystemDirectoryHandle): Promise<Kept | null> {
   const found = await entryOf(directory);
   if (found) return found;
@@ -97,7 +97,7 @@ export async function keepModel(
   for (let number = 1; !(await copy(number > 1 ? `${name} (${number})` : name)); number++);
 }
 
-/** Copies files to a new folder. Returns false if the folder exists and holds other files. */
+/** Copies files to a new folder, unless the folder holds a copy of them already. Returns false if it holds others. */
 async function copied(files: readonly File[], name: string, progress: (done: number) => void): Promise<boolean> {
   const all = await folder();
   const existing = await all.getDirectoryHandle(name).catch(() => null);

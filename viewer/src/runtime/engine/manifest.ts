@@ -42,7 +42,7 @@ export type Activations = ReadonlyMap<string, Activation>;
 export interface Manifest extends Omit<ManifestDocument, "activations" | "split" | "schema"> {
   schema: number;
   activations: Activations;
-  /** The server of a split page, which can run blocks; null: no split page. A split page may lack the last blocks. */
+  /** The server that can run blocks for a split page; null: not a split page. A split page may lack the last blocks. */
   split?: (SplitSettings & { activations: Activations }) | null;
 }
 

@@ -7,8 +7,8 @@ import { Heap } from "./heap";
 const PLACES = 2 ** 32;
 
 /**
- * Merges neighbouring parts (token ids) of a word until no pair has a rank: its index in the tokenizer's list of
- * merges. The pair with the lowest rank is merged first; if several pairs have this rank, the leftmost of them. `rank`
+ * Merges neighbouring parts (token ids) of a word until no pair has a rank (the pair's index in the tokenizer's list of
+ * merges). The pair with the lowest rank is merged first; if several pairs have this rank, the leftmost of them. `rank`
  * returns the rank of a pair, or -1 if the pair is not in the list. `merged` returns the id that a merge makes.
  */
 export function merge(

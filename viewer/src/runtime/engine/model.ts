@@ -1,5 +1,5 @@
-// Defines a model on a device. The model loads its weights and builds its textures and shaders. If the graphics context
-// is lost, it does so again. It owns the objects that generate text, apply interventions and read activations.
+// Defines a model on a device. The model loads its weights and builds its textures and shaders, again after each lost
+// graphics context. The model owns the objects that generate text, apply interventions and read activations.
 
 import { ContextLost, type Device, type Options } from "../gl/device";
 import { must, PageError } from "../gl/errors";
@@ -154,8 +154,8 @@ export class Model {
 
   /**
    * Loads the page's model, or a model that a visitor opened. `others` settles when other files, which weights must not
-   * delay, have been fetched. Weights of less than `LARGE` bytes are then fetched at once; larger weights are fetched
-   * when the textures exist. If loading fails, the caller must close the loader and release the device, which ends all
+   * delay, have been fetched. Shards of less than `LARGE` bytes in total are fetched as soon as `others` has settled;
+   * larger ones are fetched when the textures exist. If loading fails, the caller must close the loader and release the device, which ends all
    * unfinished work.
    */
   static async load(
@@ -293,7 +293,7 @@ export class Model {
     const start = performance.now();
     const compiled = this.player.begun;
     compiled.catch(() => {}); // awaited below
-    await this.reader.passed(); // until the driver has created the textures; `device.full` would block the page
+    await this.reader.passed(); // until the driver has created the textures: earlier, `device.full` would block the page
     device.still(generation);
     if (device.full || !this.player.allocate(...first)) {
       throw new PageError(noMemory(this.programs.generate, queries, this.manifest, this.weights === null));
@@ -332,7 +332,7 @@ export class Model {
     return [...sizes(Object.keys(this.programs.generate.entries), "prefill_"), 1];
   }
 
-  /** True if entries of all chunk sizes (numbers of tokens) are in use, so that their shaders are compiled. */
+  /** True if entries of all chunk sizes (numbers of tokens) are in use; their shaders are compiled then. */
   get complete(): boolean {
     return this.cache.known.length === this.recorded.length;
   }
@@ -509,8 +509,8 @@ export function queriesOf({ names, manifest }: Model, { textures }: Program): st
 }
 
 /**
- * Returns the bytes that separate textures for each layer's queries add. These textures exist while a view of the page
- * shows queries; otherwise all layers share one texture.
+ * Returns the additional bytes if each layer has its own texture for queries. Layers have such textures while a view of
+ * the page shows queries; otherwise all layers share one texture.
  */
 export function bytesOfQueries({ textures }: Program, queries: readonly string[]): number {
   return bytesOf(queries.slice(1).map((name) => textures[name]!));
