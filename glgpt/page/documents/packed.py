@@ -48,7 +48,7 @@ class PackedFields(TypedDict):
     lines: list[str]  # lines that are not in sources.bin
     shaders: Annotated[
         dict[str, list[int]],
-        Field(description="a shader's runs [first line, number of lines, ..]; `lines` are numbered after sources.bin"),
+        Field(description="runs [first line, number of lines, ..]; the lines of sources.bin come first, then `lines`"),
     ]
 
 

@@ -83,7 +83,7 @@ class PlayerIndex(TypedDict):
     glgpt: str
     holds: Annotated[
         dict[str, list[str]],
-        Field(description="For each texture format, the types of GGUF whose values the format holds without a change"),
+        Field(description="For each storage format, the types of GGUF whose values the format holds without a change"),
     ]
     sources: Annotated[
         ShapeFile, Field(description="The file of GLSL source lines from which all programs' shaders are assembled")

@@ -54,7 +54,7 @@ export async function keptModels(): Promise<Kept[]> {
   return found.sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** Returns the model in a folder; null if its copy is not complete. Removes such a copy unless another tab writes it. */
+/** Returns the model in a folder; null if its copy is incomplete. Removes such a copy unless another tab writes it. */
 async function listed(all: FileSystemDirectoryHandle, directory: FileSystemDirectoryHandle): Promise<Kept | null> {
   const found = await entryOf(directory);
   if (found) return found;

@@ -155,8 +155,8 @@ export class Model {
   /**
    * Loads the page's model, or a model that a visitor opened. `others` settles when other files, which weights must not
    * delay, have been fetched. Shards of less than `LARGE` bytes in total are fetched as soon as `others` has settled;
-   * larger ones are fetched when the textures exist. If loading fails, the caller must close the loader and release the device, which ends all
-   * unfinished work.
+   * larger ones are fetched when the textures exist. If loading fails, the caller must close the loader and release the
+   * device, which ends all unfinished work.
    */
   static async load(
     device: Device,
@@ -293,7 +293,7 @@ export class Model {
     const start = performance.now();
     const compiled = this.player.begun;
     compiled.catch(() => {}); // awaited below
-    await this.reader.passed(); // until the driver has created the textures: earlier, `device.full` would block the page
+    await this.reader.passed(); // until the driver has created the textures; before, `device.full` would block the page
     device.still(generation);
     if (device.full || !this.player.allocate(...first)) {
       throw new PageError(noMemory(this.programs.generate, queries, this.manifest, this.weights === null));

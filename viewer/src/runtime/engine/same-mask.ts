@@ -10,7 +10,7 @@ import type { Model } from "./model";
 import type { Token } from "./sampling";
 
 const MIN_STREAK = 8; // tokens with the same mask before tokens are chosen ahead
-const WAGER = 16; // a group grows by one token for each of this many tokens with the same mask
+const WAGER = 16; // tokens with the same mask after which the groups become one token larger
 
 export class SameMask {
   private mask: Allowed | null = null; // the mask of the previous token

@@ -14,7 +14,7 @@ import { Forgotten, type Crossing, type Stepped } from "./split";
 
 /** Returns one token's share of the cost of a round trip for `tokens` tokens. */
 function shared(crossing: Crossing, tokens: number): Crossing {
-  if (tokens === 1) return crossing; // with its `rows`: for a prompt's chunk, these are more than one
+  if (tokens === 1) return crossing; // with its number of rows, which exceeds 1 for a chunk of a prompt
   const share = (x: number) => x / tokens;
   const { blocks, sent, received, localMs, networkMs, remoteMs } = crossing;
   const ms = { localMs: share(localMs), networkMs: share(networkMs), remoteMs: share(remoteMs) };

@@ -342,7 +342,7 @@ export class Split {
     }
   }
 
-  /** Abandons requests that wait for an answer, and the session. Call this when all blocks run in the page. */
+  /** Abandons the session, and the requests that wait for an answer. Call this when all blocks run in the page. */
   leave(): void {
     for (const waiting of this.waiting.splice(0)) waiting.reject(new Forgotten(0));
     this.held = [];

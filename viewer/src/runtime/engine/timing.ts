@@ -1,5 +1,5 @@
-// Measures the time of each pass: by timer queries if they are reliable, else by the time that playing the pass once
-// more adds.
+// Measures the time of each pass: by timer queries if they are reliable, else by the time that further plays of the
+// pass add.
 
 import type { Model } from "./model";
 import { must } from "../gl/errors";

@@ -151,7 +151,7 @@ const WORD = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
 const [FIRST_WORD, LAST_WORD] = [new RegExp(`^${WORD}`, "u"), new RegExp(`${WORD}$`, "u")];
 const BYTE = /^<0x([0-9A-F]{2})>$/;
 
-/** Returns the function that maps a token to its bytes, by the decoder. Without a decoder, \u2581 becomes a blank. */
+/** Returns a function that returns a token's bytes as `data.decoder` defines; without a decoder, \u2581 is a blank. */
 function decoding(data: TokenizerSchema): (token: string) => Uint8Array {
   const { decoder } = data;
   const parts = !decoder ? [] : decoder.type === "Sequence" ? decoder.decoders : [decoder];
@@ -269,7 +269,7 @@ export class Tokenizer extends Vocabulary {
     return [...this.data.prefix, ...this.encode(text), ...this.data.suffix];
   }
 
-  /** Returns the ids of a text. Special tokens in the text become their ids, or, if `ordinary`, those of plain text. */
+  /** Returns the ids of a text. If `ordinary`, special tokens in the text are encoded as plain text. */
   encode(text: string, ordinary = false): number[] {
     const ids: number[] = [];
     for (const section of this.raw.split({ text, first: true }, ordinary)) {

@@ -25,7 +25,7 @@ export interface PackedDocument {
   ])[];
   views: Record<string, View>;
   lines: readonly string[];
-  /** a shader's runs [first line, number of lines, ..]; `lines` are numbered after sources.bin */
+  /** runs [first line, number of lines, ..]; the lines of sources.bin come first, then `lines` */
   shaders: Record<string, readonly number[]>;
   kinds: readonly (readonly [
     string,

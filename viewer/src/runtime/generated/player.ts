@@ -46,7 +46,7 @@ export interface ShapeFile {
 export interface PlayerDocument {
   schema: 1;
   glgpt: string;
-  /** For each texture format, the types of GGUF whose values the format holds without a change */
+  /** For each storage format, the types of GGUF whose values the format holds without a change */
   holds: Record<string, readonly string[]>;
   /** The file of GLSL source lines from which all programs' shaders are assembled */
   sources: ShapeFile;

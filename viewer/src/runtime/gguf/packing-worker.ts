@@ -5,7 +5,7 @@ import { reason } from "../gl/errors";
 import { extent, pack, type Band, type Packing, type Read } from "./packing";
 
 const AHEAD = 8 << 20;
-const WHOLE = 32 << 20; // maximum bytes of a tensor that is read in one call, as each call waits for another process
+const WHOLE = 32 << 20; // up to this many bytes, a tensor is read in one call: each call waits for another process
 
 export interface Job {
   files: readonly Blob[];

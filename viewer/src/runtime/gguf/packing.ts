@@ -325,7 +325,7 @@ interface Out {
 const SIGNED = 8;
 const NOT_FINITE = "holds a number that is not finite; weights must be finite";
 
-/** The part of a layer that holds one group of column tiles (which share texels) in one row tile, or a panel of it. */
+/** The part of a layer that holds one group of column tiles (tiles that share texels), or one panel of the group. */
 interface Strip {
   tile: number;
   group: number;

@@ -5,7 +5,7 @@
 const SLICE = 12; // target milliseconds of a slice
 const AHEAD = 30; // maximum milliseconds of unfinished slices: enough to keep the device busy
 const FIRST = 1; // assumed milliseconds of an average pass before any is measured
-const SMALL = 0.2; // fixed cost of a pass; the unit is the cost of the mean number of operations of a pass
+const SMALL = 0.2; // fixed cost of a pass, relative to the cost of the operations of an average pass
 
 interface Slice {
   /** Expected milliseconds. */
@@ -26,7 +26,7 @@ export class Pace {
   constructor(
     /**
      * Returns a promise that resolves when the device has done everything issued. Until `close` is called, later calls
-     * may return the same promise; slices issued between such calls count as one slice.
+     * may return the same promise; slices that get the same promise count as one slice.
      */
     private readonly passed: () => Promise<void>,
     /** Makes `passed` return a new promise from now on. */

@@ -85,8 +85,8 @@ export class Player {
     readonly options: Options,
     shared: ReadonlyMap<string, WebGLTexture> = new Map(),
     /**
-     * Maximum number of operations of one draw. A pass with more operations is drawn in bands (several draws), unless
-     * it has a `row` or `slices`, because drivers reset if a draw takes about 2 s.
+     * Maximum number of operations of one draw: drivers reset if a draw takes about 2 s. A pass with more operations is
+     * drawn in bands (several draws), unless it has a `row` or `slices`.
      */
     private readonly drawFlops = Infinity,
     /** Names of states of equal shape. The followers (all but the first) share the first's texture until `separate`. */
@@ -298,7 +298,7 @@ export class Player {
   private async build(entries: readonly string[]): Promise<void> {
     const { generation } = this.device;
     const still = () => this.still(generation);
-    const users = new Map<string, Pass>(); // one pass that uses each shader
+    const users = new Map<string, Pass>(); // for each new shader, one pass that uses it
     const todo = entries.filter((name) => !this.steps.has(this.key(name)));
     for (const name of todo) {
       for (const p of must(this.program.entries[name], `entry ${name}`).passes) {

@@ -50,7 +50,7 @@ const readers = new WeakMap<Device, Reader>();
 export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Group[] = [];
-  /** Running mean of the ms until a fence passes, from the previous one, or from a read if none was waiting. */
+  /** Running mean of the ms between the passing of two fences; for the first of a queue, of the ms since its read. */
   private between = 2;
 
   private readonly generation: number;

@@ -41,7 +41,7 @@ export async function unlessAborted<T>(
   const stopped = new Promise<T>((resolve) => (stop = () => resolve(instead())));
   if (signal.aborted) stop();
   signal.addEventListener("abort", stop);
-  // a caller may pass one signal to many calls, so no listener must remain on it
+  // a caller may pass one signal to many calls, so each call must remove its listener
   return Promise.race([work, stopped]).finally(() => signal.removeEventListener("abort", stop));
 }
 
