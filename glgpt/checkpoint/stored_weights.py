@@ -20,7 +20,7 @@ from glgpt.program.quantised import Blocks
 from glgpt.program.weight_formats import StoredFormats, WeightFormats
 from glgpt.system.processors import available_processors
 
-# GGUF's quantised types -> the texture format that holds their blocks (weights with a common scale). Levels of Q4_0
+# GGUF's quantised types -> the storage format that holds their blocks (weights with a common scale). Levels of Q4_0
 # are -8 to 7; in q4, they become 0 to 15, with a minimum of -8 times the scale.
 FORMAT_OF = {
     "Q8_0": "q8", "Q5_0": "q8", "Q4_0": "q4", "Q4_1": "q4", "Q5_1": "q5_1", "Q4_K": "q4_k", "Q5_K": "q5_k",

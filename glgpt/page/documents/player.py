@@ -148,7 +148,7 @@ class PageMix(TypedDict):
 
     name: str
     dtype: Dtype  # format of most weights
-    formats: dict[str, Dtype]  # texture format of each parameter, by the parameter's name
+    formats: dict[str, Dtype]  # storage format of each parameter, by the parameter's name
     bytes: MixBytes
     recordings: list[RecordingFiles]
 

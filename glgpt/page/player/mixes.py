@@ -1,8 +1,8 @@
-"""Lists the usual mixes of GGUF's tensor types, and the types that each texture format holds unchanged.
+"""Lists the usual mixes of GGUF's tensor types, and the types that each storage format holds unchanged.
 
 A mix, such as Q4_K_M, defines the type of each tensor of a file; `llama-quantize` names its files after their mixes.
 A program is recorded for a shape (an architecture with its sizes) and one mix. The program fits every file of the
-shape whose tensors have types that the program's texture formats hold (`HOLDS`).
+shape whose tensors have types that the program's storage formats hold (`HOLDS`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glgpt.program.weight_formats import StoredFormats, WeightFormats
 SUPER_BLOCK = 256
 FALLBACK = {"Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 PLAIN = {"F32": "f32", "F16": "f16"}
-# Texture format -> the types of GGUF whose values it holds unchanged.
+# Storage format -> the types of GGUF whose values it holds unchanged.
 HOLDS = {
     "f32": ("F32", "F16", "BF16", *FORMAT_OF),
     "f16": ("F16",),
@@ -40,7 +40,7 @@ class Recipe:
     """The types of a mix: `main` is that of most tensors, and `head` is that of the output head.
 
     `special` takes a tensor's role, its layer and the number of layers, and returns the tensor's type (None: `main`).
-    The recipe "any" is for files of all other mixes: the texture format of its type holds the values of every type.
+    The recipe "any" is for files of all other mixes: the storage format of its type holds the values of every type.
     """
 
     name: str

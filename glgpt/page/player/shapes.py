@@ -29,7 +29,7 @@ MAX_NAME = 60  # characters
 class Shape:
     """A shape: its display name and the config of its models.
 
-    If the shape was read from a GGUF file, `formats` are the texture formats of the file's tensors. Programs are then
+    If the shape was read from a GGUF file, `formats` are the storage formats of the file's tensors. Programs are then
     recorded for these formats and for those of the usual mixes. Otherwise, `formats` is None.
     """
 

@@ -46,8 +46,8 @@ export class ActiveInterventions {
   }
 
   /**
-   * Applies the active interventions again, after a lost context, to the rebuilt model. On failure, removes them and
-   * throws PageError. If the failure is that the context was lost again, they stay active.
+   * Applies the active interventions again, after a lost context, to the rebuilt model. If the context is lost again,
+   * rejects, and the interventions stay active. On any other failure, removes them and throws PageError.
    */
   async applyAgain(): Promise<void> {
     const { parts } = this;

@@ -37,8 +37,8 @@ export interface Field {
 
 /**
  * Returns a view of a texture in its memory layout: layers one below the other, a texel's values side by side. `dtype`
- * is the format of the matrix that the texture holds. Without `dtype`, the view has the first format that is stored in
- * textures of this kind. The view begins at column `firstColumn` of each layer, and ends before column `end`.
+ * is the format of the matrix that the texture holds. Without `dtype`, the view has the first of `FORMATS` that is
+ * stored in textures of this format. The view begins at column `firstColumn` of each layer, and ends before `end`.
  */
 export function memoryView(spec: TextureSpec, dtype?: View["dtype"], firstColumn = 0, end = spec.width): View {
   const read = spec.format === "half" ? "float" : spec.format; // float16 is read as 32-bit floats

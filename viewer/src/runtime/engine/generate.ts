@@ -17,7 +17,7 @@ const MAX_UNCHECKED = 4; // maximum tokens issued together between two attempts 
 export interface Run {
   tokens: number;
   sampling: SamplingOptions;
-  /** Number of given ids, counted from the last, that were sampled with this seed. Sampling skips their random numbers. */
+  /** The last this many of the given ids were sampled with this seed. Sampling skips their random numbers. */
   drawn?: number;
   alternatives?: number;
   /** Stop at the model's end-of-text token (default: true). A text with a `matcher` always stops at it. */

@@ -97,7 +97,7 @@ export async function keepModel(
   for (let number = 1; !(await copy(number > 1 ? `${name} (${number})` : name)); number++);
 }
 
-/** Copies files to a new folder, unless the folder holds a copy of them already. Returns false if it holds others. */
+/** Copies files to a new folder and returns true. If the folder exists, returns true if it holds the same files. */
 async function copied(files: readonly File[], name: string, progress: (done: number) => void): Promise<boolean> {
   const all = await folder();
   const existing = await all.getDirectoryHandle(name).catch(() => null);

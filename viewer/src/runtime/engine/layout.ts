@@ -31,8 +31,8 @@ export function shape({ rows, cols, tiles, dtype, panel, stack }: View): Shape {
 }
 
 /**
- * Yields the blocks (rectangles) of `view`'s texture that hold certain rows of texels. These rows would be the rows
- * y..y+rows-1 of `layer` in the layout without panels.
+ * Yields the blocks (rectangles) of `view`'s texture that hold the texels which would be the rows y..y+rows-1 of
+ * `layer` in the layout without panels.
  */
 export function* blocks(view: View, layer: number, y: number, rows: number): Generator<Block> {
   const { stored, width, groups, panels, across } = shape(view);

@@ -61,7 +61,7 @@ export class Several {
     for (let row = from; row < from + count; row++) this.move("restore_1", row);
   }
 
-  /** Plays an entry that copies cache rows, from `row` on, to the rows with the same numbers. */
+  /** Plays an entry that copies cache rows, from `row` on, to the rows with the same numbers in the other caches. */
   private move(entry: string, row: number): void {
     this.player.set("pos", row);
     this.player.set("row", row);

@@ -50,7 +50,10 @@ const readers = new WeakMap<Device, Reader>();
 export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Group[] = [];
-  /** Running mean of the ms between the passing of two fences; for the first of a queue, of the ms since its read. */
+  /**
+   * Running mean of the ms until a fence passes. They are counted from when the previous fence passed, or from the read
+   * if no other fence was waiting.
+   */
   private between = 2;
 
   private readonly generation: number;
