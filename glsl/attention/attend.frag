@@ -1,6 +1,6 @@
 // y[t, head] = SCALE * sum over keys s of x[t * N_HEAD + head, s] v[s, head], where x is the attention pattern. A
 // fragment computes y for several t, and adds up the keys up to the position of the last of these t. With BATCH > 1,
-// row t * BATCH + sequence of y and v is for position t of that sequence.
+// the rows of the sequences alternate: rows t * BATCH + b of y and v belong to sequence b.
 #include "pattern.glsl"
 
 #if GROUP > 1  // GROUP heads share one head of values

@@ -44,7 +44,7 @@ def test_the_tests_do_not_measure(device: Device, monkeypatch: pytest.MonkeyPatc
 
 
 def considered(contiguous: int) -> list[str]:
-    """Returns the kernels and fetches from which "auto" chooses. Panels need a kernel with only one column tile."""
+    """Returns the kernels and fetches from which "auto" chooses. With panels, kernels compute four columns."""
     return CONTIGUOUS_NAMES if contiguous else NAMES
 
 
