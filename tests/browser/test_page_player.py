@@ -86,9 +86,9 @@ def player(once: Callable[..., Path], models: Path) -> Path:
 
 @contextlib.contextmanager
 def few_mixes(*names: str) -> Iterator[None]:
-    """Makes exports record programs only for these mixes of tensor types; by default, for those of `models`.
+    """Makes exports record programs only for the mixes `names`, by default for the mixes of the files of `models`.
 
-    "any" is the program for files of all mixes that have no other program.
+    A mix gives the type of each tensor. "any" is for the files of all mixes that have no program of their own.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -161,7 +161,7 @@ def test_a_rare_mix_of_types_runs_as_on_the_desktop(player: Path, models: Path, 
 
 
 def test_quantised_weights_next_to_f16_are_decoded(player: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:
-    """Regression: the page refused a file with both, because none of its programs holds them in fewer than 32 bits."""
+    """Regression: the page refused a file with both types, since it has no program for both in fewer than 32 bits."""
     file = wide_llama(tmp_path / "half.gguf", {"blk.0.ffn_up": "F16"}, "Q5_K")
     page = browse(serve(player) + "#tokens=1")
     shown = give(page, [file])

@@ -94,7 +94,7 @@ def test_a_device_on_which_no_model_runs_fails(exported: Path, serve: Serve, bro
 
 
 def test_a_context_lost_while_it_draws_is_said(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the self-test waits forever, or reports the loss as a failed op."""
+    """Fails if, after the context is lost, the self-test waits forever or reports a failed op."""
     lost = LOADING.replace("CALL", "drawArrays").replace("COUNT", "11")
     page = browse(serve(exported) + "#selftest&op=multiply&op=add&op=act", lost)
     page.wait_for_function(DONE)
@@ -105,7 +105,7 @@ def test_a_context_lost_while_it_draws_is_said(exported: Path, serve: Serve, bro
 
 
 def test_a_wrong_op_is_named(exported: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if a device that adds instead of multiplying passes, or if the report omits that denormals are kept."""
+    """Fails if the self-test accepts a device that adds instead of multiplying, or omits that denormals are kept."""
     document = suite_of(exported)
     line = next(i for i, text in enumerate(document["lines"]) if "a_at(row, c4) * b_at(row, c4)" in text)
     document["lines"][line] = document["lines"][line].replace(" * b_at", " + b_at")

@@ -146,7 +146,7 @@ def test_guessed_tokens_leave_the_text_as_it_is(opened: Any) -> None:
 
 
 def test_forced_tokens_leave_the_text_as_it_is(opened: Any) -> None:
-    """Fails if guessing tokens that a constraint forces changes a text, for example through a wrong mask.
+    """Fails if a text changes when the page guesses the tokens that a constraint forces, as through a wrong mask.
 
     After a wrong guess, the constraint's matcher must forget the guess.
     """

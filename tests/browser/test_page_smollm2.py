@@ -25,7 +25,7 @@ Browse = Callable[..., Any]
 
 
 def test_smollm2_runs_as_on_the_desktop(smollm2: Path, tmp_path: Path, serve: Serve, browse: Browse) -> None:
-    """Fails if the page misreads a file that llama.cpp wrote, with other metadata and types than glgpt's files."""
+    """Fails if the page misreads a file of llama.cpp, whose metadata and types differ from those of glgpt's files."""
     shape = next(shape for shape in common_shapes() if shape.name == "SmolLM2-135M")
     (tmp_path / "config.json").write_text(json.dumps(shape.config.to_dict()))
     with few_mixes("Q4_0"), few_recordings("8x4-contiguous"):

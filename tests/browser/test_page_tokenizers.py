@@ -90,7 +90,7 @@ def sentencepiece(name: str, **more: Any) -> dict[str, Any]:
 
 
 def variants() -> list[dict[str, Any]]:
-    """Returns metadata with other pre-tokenizers and flags, and damaged metadata."""
+    """Returns the metadata of tokenizers with various pre-tokenizers and flags, and damaged metadata."""
     scores = np.zeros(len(tokenizer()["tokenizer.ggml.tokens"]), np.float32)
     return [
         {}, tokenizer(model="no_vocab"), tokenizer(pre="dbrx"), tokenizer(add_bos_token=True, add_eos_token=True),

@@ -23,7 +23,8 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
     sizes = [(s.rows, s.cols), (1, s.cols), (s.rows, 1)] * 6
     given = [b.normal(f"g{i}", *size, b.many(*size)) for i, size in enumerate(sizes[: s.tensors])]
     losses = b.given("losses", np.outer(s.counted, [0, 1, 0, 0]), role="state")
-    # The gradients are those of three micro-batches with nine rows in all. `counted`: targets of each micro-batch.
+    # The gradients are those of three micro-batches with nine rows in all. `counted`: the number of targets of each
+    # micro-batch, and a fourth number, which the op must ignore.
     mean = 9 / max(1, sum(s.counted[:3]))
     held = [mean * array for name, array in b.held.items() if name != "losses"]
     norm, factor = more.gradient_norm(held, s.clip)
@@ -32,7 +33,7 @@ def gradient_norm(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def gradient_norm_scaled(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records the norm with a loss scale of 1,024. `shift`: an earlier step overflowed, so gradients are not used."""
+    """Records the norm with a loss scale of 1,024. If `shift`, the flag for an overflow is already set."""
     unfolded(b)
     given = [b.normal(f"g{i}", s.rows, s.cols, b.many(s.rows, s.cols)) for i in range(2)]
     held = [b.held[f"g{i}"] / 1024 for i in range(2)]
@@ -50,7 +51,7 @@ PARAMETER = {"x": 1, "m": 1, "s": 2}  # power of the random values; the second m
 
 
 def adamw(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a step of AdamW for a parameter with padded rows. The old names then refer to the new values."""
+    """Records a step of AdamW for a parameter with padded rows. After the step, the old states have the new values."""
     rows, lr, step, betas, decay, eps = texels(s.rows), 1e-2, 5, (0.9, 0.99), 0.1 * s.shift, 1e-3
     layout = fold(rows, s.cols, b.limits.max_texture_size)
 
@@ -83,7 +84,7 @@ def normal(b: Bench, s: SimpleNamespace) -> list[Want]:
     return [Want(x, np.where((rows % 5 < 3) & (cols % 8 < 6), wanted, 0)), Want(m, none), Want(squares, none)]
 
 
-PARTS = {"counted": st.sampled_from([(3, 3, 3, 3), (0, 0, 0, 5), (2, 0, 3, 1)])}  # targets of each micro-batch
+PARTS = {"counted": st.sampled_from([(3, 3, 3, 3), (0, 0, 0, 5), (2, 0, 3, 1)])}  # the fourth is ignored
 
 
 CLIPS = st.sampled_from([1.0, 0.0, 1e3])

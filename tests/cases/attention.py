@@ -238,7 +238,10 @@ def split_rows(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def adopt(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a copy of a prompt's caches to the shared caches. Rows past the prompt's caches repeat its last row."""
+    """Records a copy of a prompt's caches to the shared caches.
+
+    Rows past the end of the prompt's caches repeat the last row of these caches.
+    """
     tall(b)
     width, b.row, b.pos = 4 * s.d4 * s.n_head, 2, 3
     k, v, to_k, to_v = (b.normal(name, n, width, role="state") for name, n in zip("kvrs", (9, 9, 20, 20), strict=True))

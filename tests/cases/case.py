@@ -57,7 +57,7 @@ class Taped:
 
     `function` computes the outputs in float64 from the matrices of `inputs`, by name. If `function` returns fewer rows
     than an output has, the other rows are unused. `rows`: the number of used rows of an input. The gradient of the
-    other rows must be zero, or is not checked if `spare`. The test multiplies its random gradients of the outputs by
+    other rows must be zero; if `spare`, it is not checked. The test multiplies its random gradients of the outputs by
     `dy`. If `rigid`, these gradients have the layout `given`, or the layout of their output if `given` is None.
     """
 

@@ -118,7 +118,10 @@ def limited_scores(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_branch(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records a row plus the RMS norm of a product, and this sum times a gain. Both gains have an offset of 1."""
+    """Records a row plus the RMS norm of a product, and this sum times a gain.
+
+    1 is added to this gain, and to the gain of the norm.
+    """
     x, own, gain = b.normal("x", 1, s.cols), b.normal("own", 1, s.cols), b.normal("gain", 1, s.cols)
     w, bias = b.weight("w", s.inner, s.cols), b.normal("bias", 1, s.cols)
     sums = ops.matvec(b, b.normal("a", 1, s.inner), w, "sums", contiguous=s.contiguous).plus(bias)

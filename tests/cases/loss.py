@@ -56,7 +56,10 @@ def prediction(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def cross_entropy_vjp(b: Bench, s: SimpleNamespace) -> Taped:
-    """Records the start of the backward pass: the gradient of the scaled loss. A gradient given for y is ignored."""
+    """Records the start of the backward pass: the gradient of the scaled loss.
+
+    This gradient does not depend on the gradient that the test gives for the loss.
+    """
     x, ids = logits(b, s), targets(b, s)
     wanted, dtype = b.held["targets"][:, 0].astype(int), b.style.dtype
     scale = None if dtype == "f32" else b.given("loss_scale", np.array([[4.0, 0, 0, 0]]), role="input")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def product(b: Bench, s: SimpleNamespace, cols: int) -> ops.PartialSums:
-    """Records a row times a matrix as partial sums; `summed` returns their sum."""
+    """Records a row times a matrix as partial sums; `summed` returns their expected sum."""
     row, w = b.normal("a", 1, s.inner, Layout(1, s.inner, (1, s.tiles))), b.weight("w", s.inner, cols)
     split_k = min(s.split_k, b.limits.max_texture_size // 16)  # a slice has up to 16 rows of pixels
     return ops.matvec(b, row, w, "partial_sums", -(-texels(s.inner) // 4 // split_k), s.contiguous)
@@ -81,7 +81,7 @@ def head_row(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_row(b: Bench, width: int, cols: int) -> tuple[ops.NormedRow, tuple[Tensor, Tensor]]:
-    """Returns a random row with its moments, and a norm's gain and bias, folded into a weight with `cols` columns."""
+    """Returns a random row with its moments, and random results of `norm_fold` for a weight with `cols` columns."""
     row = b.normal("row", 1, width)
     parts = [b.held["row"][0, k : k + 4] for k in range(0, width, 4)]
     moments = b.given("moments", np.array([v for p in parts for v in (p.mean(), p.size * p.var(), p.size, 0)])[None])

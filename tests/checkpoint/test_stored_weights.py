@@ -165,7 +165,7 @@ def test_formats_are_chosen_without_reading_weights(
 def test_parameters_are_packed_in_order_whatever_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int, ahead: int
 ) -> None:
-    """Fails if threads pack other texels than the calling thread, or pack a parameter larger than `AHEAD_BYTES`."""
+    """Fails if threads pack wrong texels, or pack a parameter for which they need more memory than `AHEAD_BYTES`."""
     monkeypatch.setattr(stored_weights, "available_processors", lambda: processors)
     monkeypatch.setattr(stored_weights, "AHEAD_BYTES", ahead)
     with Checkpoint.open(wide_llama(tmp_path / "model.gguf", {}, "Q4_1")) as checkpoint:

@@ -51,7 +51,7 @@ def serve(commands: Any, run: Path, *more: str) -> Command:
 
 @pytest.fixture
 def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches a probe's result, so that all commands use the same kernel. On a busy machine, no result is cached."""
+    """Caches the result of a probe, even if the machine is busy, so that all commands use the same kernel."""
     from glgpt.models.families.gpt2 import GPT2Config
     from glgpt.training.trainer import Trainer
     from glgpt.tuning import kernel_selection
@@ -237,7 +237,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
     task = message_to_proto(asked).SerializeToString()
 
     class Client:
-        """Answers as SuperLink does to a first attempt (`objects`), or to a later one, after it has the reply."""
+        """Answers as SuperLink does: to the first attempt if `objects`, else to one after it accepted the reply."""
 
         def __init__(self, objects: bool) -> None:
             self.objects, self.messages, self.pushed = objects, [], []
@@ -249,7 +249,7 @@ def test_an_answer_that_was_half_sent_is_completed(tmp_path):
 
         def PushObject(self, request):  # noqa: N802
             self.pushed.append((request.object_id, request.session_id))
-            return PushObjectResponse(stored=self.objects or len(self.pushed) % 2 == 0)  # half are stored already
+            return PushObjectResponse(stored=self.objects or len(self.pushed) % 2 == 0)  # it has half already
 
     def walk(tree):
         yield tree

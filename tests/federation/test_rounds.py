@@ -385,7 +385,7 @@ def test_an_incomplete_last_line_does_not_swallow_the_next(host):
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled):
-    """Fails if a restarted gateway changes a settled round (stored as closed), whose reply may be sent in part."""
+    """Fails if a restarted gateway changes a settled round, whose reply may already be sent in part."""
     h = host(quorum=1)
     a = h.join("a")
     h.begin()
@@ -400,7 +400,7 @@ def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled)
 
 
 def test_gateways_share_nothing_but_the_session(tmp_path, clock):
-    """Fails if devices of two gateways share a number (and so a shard), or if both accept the same invitation."""
+    """Fails if two gateways give devices the same number (and so the same shard), or accept each other's invitations."""
     first = Host(make_files(tmp_path / "run", gateways=2, quorum=3), clock)
     second = Host(Files(tmp_path / "run", 1), clock)
     numbers = [member.number for host in (first, second, first, second) for member in [host.join().member]]
@@ -436,7 +436,7 @@ def test_a_gateway_without_devices_is_not_waited_for(tmp_path, clock):
 
 
 def test_gateways_with_uneven_devices_reach_the_quorum_together(tmp_path, clock):
-    """Fails if a gateway below its share of the quorum blocks the round, or if the other one takes no more updates."""
+    """Fails if a gateway below its share of the quorum blocks the round, or the other gateway takes no more updates."""
     few = Host(make_files(tmp_path / "run", gateways=2, quorum=4), clock)
     many = Host(Files(tmp_path / "run", 1), clock)
     alone, devices = few.join().member, [many.join().member for _ in range(3)]

@@ -25,7 +25,7 @@ NAME = "a.gguf"
 
 
 def _seeds() -> list[Files]:
-    """Returns models with both kinds of tokenizers, and a file of all types of tensors without a model."""
+    """Returns models with a byte-level or SentencePiece tokenizer, and a file of all tensor types without a model."""
     scores = np.linspace(0, -1, VOCAB).astype(np.float32)
     types = np.ones(VOCAB, np.int32)
     types[0], types[1:3] = 2, 3

@@ -32,7 +32,7 @@ def joined(files: dict[str, bytes]) -> bytes:
 
 
 def split(data: bytes, names: list[str]) -> dict[str, bytes] | None:
-    """Returns the files that `joined` made into this input; None if the lengths are wrong."""
+    """Returns the files of an input that `joined` made; None if a length in the input is wrong."""
     files, at = {}, 0
     for name in names:
         size = int.from_bytes(data[at : at + 4], "little")

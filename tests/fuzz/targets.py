@@ -109,7 +109,7 @@ def torch_library() -> Any:
 
 
 def _pickled(*names: str) -> Callable[[], list[Files]]:
-    """Returns a function that returns weights of checkpoints. It imports torch, since a case has too little time."""
+    """Returns a function that returns weights of checkpoints. It imports torch, which a case has no time for."""
 
     def files() -> list[Files]:
         torch_library()

@@ -149,7 +149,7 @@ def test_parts_of_a_target_make_a_whole(device: Device) -> None:
 
 @pytest.mark.parametrize(("pos", "columns"), [(0, 1), (1, 2), (29, 9), (90, 12)])
 def test_only_keys_to_the_position_are_drawn(device: Device, pos: int, columns: int) -> None:
-    """Fails if a pass draws columns of keys that no query attends to, or omits columns of keys that one attends to."""
+    """Fails if a pass draws columns of keys to which no query attends, or omits columns of other keys."""
     textures = {"c": Texture("c", 12, 6, 1, "float", "state")}
     entry = Entry("keys", (), (Pass("keys", "f", (), (("c", 0),), (12, 6), keys=4),), {})
     with Player(device, Program(textures, {"f": WRITE}, {"keys": entry}, {}, ROWS.scalars)) as player:

@@ -35,7 +35,7 @@ def load(folder: Path, **options: Any) -> LanguageModel:
 def test_half_caches_take_half_the_memory_and_round_keys_and_values(folder: Path, tmp_path: Path) -> None:
     """Fails if `cache_dtype` has no effect or changes logits too much, or a saved cache is read in another format."""
     with load(folder) as whole, load(folder, cache_dtype="f16") as half:
-        numbers = CONFIG.n_layer * CONFIG.n_positions * CONFIG.n_embd  # numbers of keys, and of values
+        numbers = CONFIG.n_layer * CONFIG.n_positions * CONFIG.n_embd  # floats of all keys; values have as many
         saved = whole.texture_bytes - half.texture_bytes
         # Two bytes are saved for each number of keys, values and queries. All layers share one texture of queries.
         assert saved == 2 * (2 * numbers + CONFIG.n_positions * CONFIG.n_embd)

@@ -80,7 +80,7 @@ def test_a_chat_continues_in_another_process_and_hostile_files_are_refused(tmp_p
 
 
 def test_the_context_grows_as_the_file_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a model refuses the file that it saved after its context had grown, or grows for a damaged file."""
+    """Fails if a file saved after the context had grown is refused, or a damaged file makes the context grow."""
     monkeypatch.setattr(context, "DEFAULT_CONTEXT", 64)
     path, file = chat_llama(tmp_path / "model.gguf"), tmp_path / "cache"
     with LanguageModel.from_pretrained(path, device="software") as model:

@@ -180,7 +180,7 @@ def compare_steps(trainer: Trainer, steps: int, seed: int, masked: float, smalle
         for name, found in trainer.gradients().items() if step == 0 else ():
             grad = named[name].grad
             assert grad is not None
-            # If a gradient nearly cancels, it consists of rounding in proportion to the whole gradient's norm.
+            # A gradient whose terms nearly cancel has rounding errors in proportion to the norm of all gradients.
             off, size = np.linalg.norm(found - grad.numpy()), float(grad.norm())
             assert off <= 1e-4 * size + 1e-7 * whole, f"d.{name} is {off:.2e} off of {size:.2e}"
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)

@@ -33,6 +33,6 @@ def test_software_draws_no_key_that_is_never_read(entry: str, limited: dict[str,
 
 
 def test_a_pattern_that_is_read_is_drawn_whole() -> None:
-    """Fails if a captured pattern keeps values of earlier texts at the positions after that of a row."""
+    """Fails if, in a row of a captured pattern, values of earlier texts remain at positions after the row's."""
     found = drawn(SOFTWARE, "prefill_16", [PATTERN])
     assert (found[PATTERN], found[SCORES]) == (0, 16)
