@@ -29,7 +29,7 @@ def capped(x: Array) -> Array:
 
 
 def head_norm(x: Array, gain: Array, s: SimpleNamespace) -> Array:
-    """Returns padded heads `[T, heads * texels(d)]` after an RMS norm of each head, or of all heads `together`."""
+    """Returns padded heads `[T, heads * texels(d)]` after an RMS norm of each head, or of all heads if `together`."""
     wide, offset = texels(s.d_head), 1.0 if s.offset else 0.0
     cube = x.reshape(len(x), s.n_head, wide)[:, :, : s.d_head]
     axes = (1, 2) if s.together else (2,)
@@ -85,7 +85,7 @@ def normed_heads(b: Bench, s: SimpleNamespace) -> list[Want]:
 
 
 def normed_heads_row(b: Bench, s: SimpleNamespace) -> list[Want]:
-    """Records normed and partly rotated heads of one row. They are a product of an RMS-normed row, plus a bias."""
+    """Records a product of one RMS-normed row, plus a bias, whose heads are then normed and partly rotated."""
     tall(b)
     wide = s.n_head * texels(s.d_head)
     x, own, gain = b.normal("a", 1, s.inner), b.normal("own", 1, s.inner), gain_of(b, s)
