@@ -79,7 +79,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_gateway_that_lost_its_message_is_asked_again(clock: SimpleNamespace) -> None:
-    """Fails if the request is not sent again after an outage, or if the interval does not double each time."""
+    """Fails if the request is not sent again after an outage, or if the interval between requests does not double."""
     grid = Grid(lambda _, since: clock.at > 1030 and since > 2, lambda: clock.at)
     found = exchange(grid, lambda: [question(GATEWAY)] if not 1005 < clock.at < 1025 else [])
     times = [at - 1000 for _, at in grid.sent]
@@ -98,7 +98,7 @@ def test_a_gateway_that_says_it_was_away_is_asked_again(clock: SimpleNamespace) 
 
 
 def test_a_supernode_has_its_time_and_no_more() -> None:
-    """Fails if a supernode that hangs in the middle of its reply delays others, or gets work before the reply ends."""
+    """Fails if a supernode that hangs during its reply delays other nodes, or gets work before the reply ends."""
     hangs = threading.Event()
 
     def answer(node: int, _: float) -> Any:

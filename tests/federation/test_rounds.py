@@ -400,7 +400,7 @@ def test_a_settled_round_has_the_same_answer_after_a_crash(host, clock, settled)
 
 
 def test_gateways_share_nothing_but_the_session(tmp_path, clock):
-    """Fails if two gateways give devices the same number (and so a common shard), or accept each other's invitations."""
+    """Fails if two gateways give members the same number (and so the same shard), or accept each other's invitation."""
     first = Host(make_files(tmp_path / "run", gateways=2, quorum=3), clock)
     second = Host(Files(tmp_path / "run", 1), clock)
     numbers = [member.number for host in (first, second, first, second) for member in [host.join().member]]

@@ -1,4 +1,4 @@
-"""Mutates files. One number determines each mutation, so that a case is a list of numbers and can be shortened.
+"""Mutates files. Each mutation is determined by one number, so a case is a list of numbers, and can be shortened.
 
 Mutations use the structure of the formats: the nodes of JSON, the header and data of safetensors, the entries of zip
 files, the opcodes of pickles, the parts of texts, and the bytes of other files.

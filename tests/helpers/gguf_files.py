@@ -64,7 +64,8 @@ def llama(path: Path, kind: str = "F32", metadata: Mapping[str, Any] | None = No
     return path
 
 
-# Offsets of a block's scale and minimum, which are float16 numbers. A block of another type has one number, at 0.
+# Byte offsets of the float16 numbers in a block: the scale, and in some types the minimum. Other types have only a
+# scale, at 0.
 FLOAT16_BYTES = {
     "Q4_1": (0, 2),
     "Q5_1": (0, 2),

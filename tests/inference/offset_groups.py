@@ -25,7 +25,7 @@ PLACES = 16
 def rotated(name: str, weight: NDArray[Any], head: int) -> NDArray[Any]:
     """Returns a weight, rotated along the axes of the residual stream, the MLP's hidden layer and each head's values.
 
-    The rows of the query, key, embedding and output weights keep their places.
+    The rows of `q_proj`, `k_proj`, `embed_tokens` and `lm_head` keep their places.
     """
     for axis in range(weight.ndim):
         output = axis == 0 and weight.ndim == 2
