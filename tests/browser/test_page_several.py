@@ -55,7 +55,7 @@ def test_each_is_the_text_of_its_seed(opened: Any, desktop: LanguageModel) -> No
         assert text["stopped"] == ("tokens" if len(text["ids"]) == 24 else "text")
     long = page.evaluate("glgpt.encode('And then he said it all again. '.repeat(40)).slice(0, 250)")
     found = page.evaluate(CONTINUATIONS, {"ids": long, "tokens": 24, "seed": 3})
-    assert [len(text["ids"]) for text in found["made"]] == [7] * 4  # six at positions 250 to 255, and the next
+    assert [len(text["ids"]) for text in found["made"]] == [7] * 4  # at positions 250 to 255, and the next one
     assert {text["stopped"] for text in found["made"]} == {"context"}
     found = page.evaluate(CONTINUATIONS, {"ids": (long * 2)[:256], "tokens": 3, "seed": 3})
     assert [len(text["ids"]) for text in found["made"]] == [1] * 4

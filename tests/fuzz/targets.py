@@ -109,7 +109,7 @@ def torch_library() -> Any:
 
 
 def _pickled(*names: str) -> Callable[[], list[Files]]:
-    """Returns a function that returns weights of checkpoints. It imports torch, which a case has no time for."""
+    """Returns a function that imports torch, for which a case has no time, and returns weights of checkpoints."""
 
     def files() -> list[Files]:
         torch_library()

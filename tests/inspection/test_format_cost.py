@@ -37,7 +37,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a model with large weights in each group of rows, so that four bits barely distinguish the others."""
+    """Returns a model with large weights in each group of rows, so that four bits barely distinguish the small ones."""
     weights = random_weights(CONFIG, spread=0.1)
     for name, values in weights.items():
         if values.ndim == 2 and name.startswith("h."):

@@ -27,7 +27,7 @@ SHADERS = Path(__file__).parents[2] / "glsl"
 
 @cache
 def has_weights(case: str) -> bool:
-    """True if a case multiplies by a weight or looks up its values. Other cases are the same in q8, q4 and f16."""
+    """True if a case multiplies by a weight or looks up values in one. Other cases are the same in q8, q4 and f16."""
     bench = Bench(STYLES["f16 8x8"])
     with bench.entry("test"):
         EVERY[case].record(bench, SimpleNamespace(**SHAPE))
