@@ -88,7 +88,7 @@ def player(once: Callable[..., Path], models: Path) -> Path:
 def few_mixes(*names: str) -> Iterator[None]:
     """Makes exports record programs only for the mixes `names`, by default for the mixes of the files of `models`.
 
-    A mix gives the type of each tensor. "any" is for the files of all mixes that have no program of their own.
+    A mix gives the type of each tensor. "any" is for the files of all mixes that have no separate program.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

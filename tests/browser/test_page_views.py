@@ -308,7 +308,7 @@ def test_textures_name_the_tokens_heads_and_words_of_rows_and_columns(page: Any)
 
 
 def test_weights_are_shown_as_the_checkpoint_has_them(page: Any, model_and_page: tuple[Path, Path]) -> None:
-    """Fails if a weight in panels is read or drawn as if its column tiles were side by side; they are stacked."""
+    """Fails if a weight in panels is read or drawn as if its panels were side by side; a layer stacks them."""
     name = "h.0.attn.c_attn.weight"
     page.evaluate(FOLLOW, f"view=textures&texture={name}&prompt=To+be&tokens=30&temperature=0")
     stack = page.evaluate("(name) => glgpt.model.programs.generate.views[name].stack", name)

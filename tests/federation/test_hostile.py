@@ -213,7 +213,7 @@ def raw(host, **more):
 
 
 def test_a_first_message_of_bytes_is_refused(served, caplog):
-    """Regression: such a message logged a traceback, even without a token."""
+    """Regression: a first message of bytes logged a traceback, even from a client without a token."""
     host = served()
     for first in (b"bytes", b"", "", "[" * 50_000, '{"type": "ping", "n": 1}', "é" * 200):
         socket_ = raw(host)

@@ -251,7 +251,7 @@ def test_rollback_undoes_rounds(run: Path, capsys: Capture, damaged: bool) -> No
 
 
 def test_a_rollback_that_fails_undoes_nothing(run: Path) -> None:
-    """Regression: the rounds counted as undone, and lines and SuperLink's database were deleted."""
+    """Regression: after the error, the rounds counted as undone, and lines and SuperLink's database were deleted."""
     files = Files(run)
     for number in (1, 2):
         files.note({"round": number, "clients": 1, "tokens": 8, "loss": 2.0, "devices": []})

@@ -64,8 +64,8 @@ def llama(path: Path, kind: str = "F32", metadata: Mapping[str, Any] | None = No
     return path
 
 
-# Byte offsets of the float16 numbers in a block: the scale, and in some types the minimum. Other types have only a
-# scale, at 0.
+# Byte offsets of the float16 numbers in a block: the scale, and in some types the minimum. Types that are not listed
+# have only a scale, at 0.
 FLOAT16_BYTES = {
     "Q4_1": (0, 2),
     "Q5_1": (0, 2),
