@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import chromium
 from playwright.sync_api import Error as PageFailure
 from playwright.sync_api import sync_playwright
 
@@ -39,11 +40,6 @@ VISITS, TEXTS, TOKENS = 5, 3, 100
 WARM_UP_TOKENS = 40
 PROMPT = "Write a JSON text about a journey to the mountains."
 SAMPLING = {"temperature": 0.8, "topP": 0.9}
-FLAGS = (
-    "--headless=new --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist --disable-gpu-sandbox --no-sandbox "
-    "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
-    "--disable-background-timer-throttling --disable-renderer-backgrounding"
-)
 TIMEOUT_MS = 600_000  # maximum time until the page has loaded
 GENERATE = """async (options) => {
   const {ids, decodeMs} = await glgpt.generate(options);
@@ -137,8 +133,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=TOKENS, help=f"maximum tokens of a text (default {TOKENS})")
     only = [name for name in CONSTRAINTS if name != NONE]
     parser.add_argument("--only", nargs="+", choices=only, help="measure only these constraints")
-    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
-    parser.add_argument("--flags", default=FLAGS, help="the browser's flags, as one string")
+    chromium.add_options(parser)
     args = parser.parse_args()
     if min(args.visits, args.texts, args.tokens - 1) < 1:
         parser.error("--visits and --texts must be at least 1, and --tokens at least 2")

@@ -24,6 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import chromium
 import numpy as np
 import train
 from safetensors.numpy import save_file
@@ -43,11 +44,6 @@ from glgpt.program.spec import Limits
 from glgpt.tuning.kernel_selection import product_program
 
 BUILT = Path(__file__).parent / "dist"
-FLAGS = (
-    "--headless=new --use-gl=angle --use-angle=gl-egl --ignore-gpu-blocklist --disable-gpu-sandbox --no-sandbox "
-    "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
-    "--disable-background-timer-throttling --disable-renderer-backgrounding"
-)
 SILENCE = 300  # seconds without a message from the page after which the run is aborted
 # Maximum difference between a product's values in glgpt and tfjs. Values are up to 150; f16 rounds 150 by up to 0.06.
 TOLERANCE = {"f32": 1e-3, "f16": 0.25}
@@ -174,8 +170,7 @@ def main() -> int:
     parser.add_argument("--train", action="store_true", help="measure training steps instead")
     sizes = "with --train: nano (the default), small (minutes per round on software GL)"
     parser.add_argument("--sizes", nargs="+", choices=train.SIZES, help=sizes)
-    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
-    parser.add_argument("--flags", default=FLAGS, help="the browser's flags, as one string")
+    chromium.add_options(parser)
     args = parser.parse_args()
     if args.train and (args.only or args.dtype not in train.APART):
         parser.error("--train requires --dtype f32 or f16 and cannot be combined with --only")
