@@ -9,6 +9,7 @@ import type { ShapeDocument } from "../generated/shape";
 import { PageError } from "../gl/errors";
 import type { Player } from "../gl/player";
 import { textureBytes } from "../gl/program";
+import { TYPE_NAMES } from "../gguf/block-types";
 import type { Answer, Job } from "../gguf/packing-worker";
 import PackingWorker from "../gguf/packing-worker?worker&inline";
 import { tokenizerFiles, type TokenizerDocument } from "../gguf/tokenizer";
@@ -17,13 +18,21 @@ import { parseManifest, parseTokenizer, type Manifest } from "./manifest";
 import type { Weights } from "./model";
 import { unpacked, type Packed } from "./packed-program";
 import { packingOf } from "./packing-plan";
-import { commandFor, mixFor, placesOf, recognise, TEMPLATE, type Place, type Recognised } from "./player-files";
+import {
+  commandFor,
+  mixFor,
+  needsFloat32,
+  placesOf,
+  recognise,
+  TEMPLATE,
+  type Place,
+  type Recognised,
+} from "./player-files";
 import { ggufSampling, modelSampling } from "./sampling-defaults";
 import { HttpSource, readAll } from "./source";
 import { Tokenizer, tokenizerData, type Vocabulary } from "./tokenizer";
 
 const MAX_UNZIPPED = 256 << 20; // maximum bytes of an unpacked file of the page
-const PLAIN = ["F32", "F16", "BF16"]; // the types that are not quantised
 const COMPARED = 4 << 20; // bytes of each of two tensors that are compared at once
 
 /** A model that the page can load. */
@@ -67,7 +76,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
   await checkTied(model, document);
   const mix = mixFor(document, places, player.holds);
   const types = typesOf(document, places);
-  const decoded = mix.dtype === "f32" && types.some((type) => !PLAIN.includes(type));
+  const decoded = mix.dtype === "f32" && types.some((type) => TYPE_NAMES.get(type)!.unpack !== null);
   const { tokenizer, eos, template, sampling } = vocabulary(model);
   const lines = (await unzipped(source, "../sources.bin", player.sources)) as string[];
   const about = document.manifest as { config: { n_positions: number } };
@@ -94,7 +103,7 @@ export async function openable(files: readonly File[], player: PlayerDocument, b
     shape: model.shape.name,
     mix: mix.name,
     decoded,
-    smaller: decoded && !types.some((type) => type === "F32" || type === "BF16") ? commandFor(model.file) : null,
+    smaller: decoded && !types.some(needsFloat32) ? commandFor(model.file) : null,
     parameters: model.shape.parameters,
     bytes: { file: model.bytes, ...mix.bytes },
     positions,

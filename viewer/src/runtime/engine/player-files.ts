@@ -313,6 +313,9 @@ function withoutPrefix(tensors: ReadonlyMap<string, Place>, document: ShapeDocum
   return new Map(own.filter(([name]) => !buffers.test(name)));
 }
 
+/** True for types whose weights would be rounded by a product with f16 inputs. */
+export const needsFloat32 = (type: string) => type === "F32" || type === "BF16";
+
 /**
  * Returns the mix (a choice of a storage format for each weight) with the fewest bytes of weights, among those whose
  * formats can hold the weights of all matrix products. The mix F32 can always hold them.
@@ -324,9 +327,9 @@ export function mixFor(
 ): PageMix {
   const types = document.parameters.map((p) => ({ ...p, type: places.get(p.name)!.tensor.type }));
   const products = types.filter(({ product }) => product);
-  // In the other mixes, the inputs of products are f16, and a product with f16 inputs would round F32 and BF16 weights.
-  // Therefore a model with such weights takes the mix of f32, as on the desktop.
-  const plain = products.some(({ type }) => type.name === "F32" || type.name === "BF16");
+  // In the other mixes, the inputs of products are f16. As on the desktop, a model whose weights they would round takes
+  // the mix of f32.
+  const plain = products.some(({ type }) => needsFloat32(type.name));
   const fits = ({ dtype, formats }: PageMix) =>
     plain ? dtype === "f32" : products.every(({ name, type }) => holds[formats[name]!]?.includes(type.name));
   return document.mixes.filter(fits).sort((a, b) => a.bytes.weights - b.bytes.weights)[0]!;
