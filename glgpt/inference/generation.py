@@ -38,7 +38,7 @@ class GenerationStats:
     accepted_tokens: int = 0
 
     def slide(self, ids: list[int], token: int, context: int) -> None:
-        """Makes room in the full context: drops the first tokens of `ids`, then appends `token`."""
+        """Makes space in the full context: drops the first tokens of `ids`, then appends `token`."""
         del ids[: window_start(len(ids) + 1, context)]
         ids.append(token)
         self.slides += 1

@@ -55,7 +55,7 @@ it("shows a download's progress after a kept model was removed", async () => {
   expect([opening.fetching, opening.share.value]).toEqual([true, 0.25]);
 });
 
-it("shows that a file is being read, although the page's list of model shapes arrives meanwhile", async () => {
+it("shows that a file is being read, although the page's list of model shapes arrives during the read", async () => {
   let listed: (bytes: Uint8Array) => void = () => {};
   calls.list.mockReturnValue(new Promise((resolve) => (listed = resolve)));
   calls.openable.mockReturnValue(new Promise(() => {}));

@@ -80,7 +80,7 @@ describe("a reconnecting socket", () => {
     expect([socket.state.value, made.length]).toEqual([{ status: "refused", problem: "No." }, 1]);
   });
 
-  it("does not reconnect by itself after `drop`, and not at all while no server is needed", async () => {
+  it("does not reconnect automatically after `drop`, and not at all while no server is needed", async () => {
     let wanted = true;
     const { socket, made } = opened(["yes", "yes"], { wanted: () => wanted });
     await socket.connect();

@@ -138,12 +138,12 @@ export class Trainer {
       const { step, result } = this.inFlight.shift()!;
       const found = await result;
       if (!step.scale || Number.isFinite(found.gradNorm)) return found;
-      const behind = this.inFlight.splice(0); // the device skipped these later steps
+      const skipped = this.inFlight.splice(0); // the device skipped these later steps
       this.put("overflowed", new Float32Array(4));
       const lost = !Number.isFinite(found.loss); // a smaller loss scale does not help: the step is not repeated
       [this.steps, this.lossScale] = [step.step - (lost ? 0 : 1), step.scale];
       const again = async () => {
-        for (const later of behind) await this.playStep({ ...later.step, scale: this.lossScale, overflows: 0 });
+        for (const later of skipped) await this.playStep({ ...later.step, scale: this.lossScale, overflows: 0 });
       };
       if (lost) {
         await again();
