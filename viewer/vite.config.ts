@@ -51,10 +51,9 @@ const embed: UserConfig = {
   build: {
     target: "es2022",
     outDir: "dist/embed",
-    minify: "oxc",
     lib: { entry: "src/embed.ts", formats: ["es"], fileName: () => "glgpt.js" },
-    // Chunks hold rarely used code, such as training.
-    rolldownOptions: { output: { chunkFileNames: "assets/glgpt-[hash].js" } },
+    // Without `minify` here, Vite keeps the white space of a library. Chunks hold rarely used code, such as training.
+    rolldownOptions: { output: { minify: true, chunkFileNames: "assets/glgpt-[hash].js" } },
   },
 };
 
