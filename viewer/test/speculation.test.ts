@@ -32,3 +32,45 @@ test("guessing pauses after a check that saved no time, and twice as long after 
   guessing.checkedStep(90, 0);
   expect(pause()).toBe(16);
 });
+
+test("guesses that would save no time even if all were correct are not checked", () => {
+  const guessing = new Guessing();
+  expect(guessing.mayPay(1)).toBe(true); // nothing is known yet
+  guessing.plainTokens(10, 1);
+  guessing.checkedStep(30, 3);
+  guessing.plainTokens(10, 1);
+  expect([guessing.mayPay(2), guessing.mayPay(3)]).toEqual([false, true]);
+  expect([guessing.guesses(TEXT, 2), guessing.guesses(TEXT, 3)]).toEqual([[], [4, 1, 2]]);
+  guessing.plainTokens(10, 256);
+  expect(guessing.mayPay(2)).toBe(true); // the measured step is too long ago
+});
+
+test("a delay of the tokens after a checked step counts as time of the step", () => {
+  const guessing = new Guessing();
+  const pauses: number[] = [];
+  guessing.plainTokens(10, 1);
+  for (let check = 0; check < 4; check++) {
+    guessing.checkedStep(25, 2);
+    expect(guessing.paused).toBe(false);
+    guessing.plainTokens(40, 1);
+    for (pauses.push(0); guessing.paused; pauses[check]!++) guessing.plainTokens(10, 1);
+  }
+  expect(pauses).toEqual([16, 32, 64, 128]);
+  guessing.checkedStep(0, 0, false); // the first step of a text
+  guessing.plainTokens(90, 1);
+  expect(guessing.mayPay(0)).toBe(true);
+  guessing.checkedStep(35, 3);
+  guessing.plainTokens(10, 1);
+  expect([guessing.paused, guessing.mayPay(2), guessing.mayPay(3)]).toEqual([false, false, true]); // plain is still 10
+});
+
+test("checked steps that pay are not paused by tokens that take a varying time", () => {
+  const guessing = new Guessing();
+  let paused = 0;
+  for (let check = 0; check < 200; check++) {
+    guessing.checkedStep(10, 3);
+    for (const ms of [2.5, 5.5, 5.5, 2.5].slice(check % 3)) guessing.plainTokens(ms, 1);
+    paused += Number(guessing.paused);
+  }
+  expect(paused).toBe(0);
+});

@@ -25,10 +25,13 @@ export interface SpeculationStats {
 /** Decides whether to guess, from the measured time of steps with and without guesses. */
 export class Guessing {
   private plain = 0; // mean ms of a token without guesses
-  private checked = 0; // mean ms of a checked step
+  private checked = 0; // mean ms of a checked step, with the delay of the next tokens
   private gained = 0; // mean tokens of a checked step
   private pause = FIRST_PAUSE;
   private left = 0; // remaining tokens of the current pause
+  private afterCheck = false; // true if the last step was checked
+  private open: { ms: number; tokens: number } | null = null; // the last checked step, until its delay is known
+  private since = 0; // tokens since the last checked step
 
   /** True during a pause, after guessing cost more time than it saved. */
   get paused(): boolean {
@@ -37,19 +40,45 @@ export class Guessing {
 
   /** Returns up to `most` guesses; none during a pause, or before a token without guesses was measured. */
   guesses(ids: readonly number[], most: number): number[] {
-    return this.paused || !this.plain || most < 1 ? [] : draft(ids, most);
+    const guesses = this.paused || !this.plain || most < 1 ? [] : draft(ids, most);
+    return this.mayPay(guesses.length) ? guesses : [];
+  }
+
+  /** True if a step that checks this many guesses saves time when all of them are correct, as far as is known. */
+  mayPay(guesses: number): boolean {
+    return !this.plain || this.checked < (1 + guesses) * this.plain;
   }
 
   /** Adds the time of tokens without guesses. */
   plainTokens(msEach: number, tokens: number): void {
-    this.plain = average(this.plain, msEach);
     this.left = Math.max(0, this.left - tokens);
+    // The first tokens after a checked step also wait for copies of the caches. This delay is part of the step.
+    if (this.afterCheck) this.settle(this.plain ? tokens * (msEach - this.plain) : 0);
+    else this.plain = average(this.plain, msEach);
+    this.afterCheck = false;
+    this.since += tokens;
+    if (this.since > MAX_PAUSE) this.checked = this.gained = 0; // outdated
   }
 
-  /** Adds the time of a step with guesses. `accepted`: the number of correct guesses. */
-  checkedStep(ms: number, accepted: number): void {
-    this.checked = average(this.checked, ms);
-    this.gained = average(this.gained, 1 + accepted);
+  /**
+   * Adds the time of a step with guesses. `accepted`: the number of correct guesses. If not `counts`, the time is not
+   * used, and neither is that of the tokens after the step, which are delayed.
+   */
+  checkedStep(ms: number, accepted: number, counts = true): void {
+    this.settle(0);
+    [this.afterCheck, this.since] = [true, 0];
+    if (!counts) return;
+    const tokens = 1 + accepted;
+    this.open = { ms, tokens };
+    if (average(this.gained, tokens) * this.plain < average(this.checked, ms)) this.settle(0);
+  }
+
+  /** Counts the last checked step, whose next tokens came `delay` ms later than plain tokens. Begins a pause if due. */
+  private settle(delay: number): void {
+    if (!this.open) return;
+    this.checked = average(this.checked, this.open.ms + delay);
+    this.gained = average(this.gained, this.open.tokens);
+    this.open = null;
     if (this.plain && this.gained * this.plain < this.checked) {
       this.left = this.pause;
       this.pause = Math.min(2 * this.pause, MAX_PAUSE);
@@ -107,14 +136,15 @@ export class Speculation {
   /**
    * Returns the next tokens of a text whose logits are on the device: the forced tokens that the model also chooses, up
    * to the first difference, and one more token (none if the text must end). The caches then hold the rows of all
-   * returned tokens but the last. Returns an empty list if fewer than `FEWEST_FORCED` tokens are forced, or during a
-   * pause of guessing. `taken`: the number of tokens that the stretch has generated before.
+   * returned tokens but the last. Returns an empty list if fewer than `FEWEST_FORCED` tokens are forced, if checking
+   * them cannot save time, or during a pause of guessing. `taken`: the number of tokens that the stretch has generated
+   * before.
    */
   async forced(stretch: Stretch, taken: number, allowed: Allowed, matcher: Matcher): Promise<Token[]> {
     const { text, run, sampler, drawn } = stretch;
     const { cache, sampling, reader } = this.model;
     const guesses = this.forcedIds(stretch, taken, allowed);
-    if (guesses.length < FEWEST_FORCED) return [];
+    if (guesses.length < FEWEST_FORCED || !this.guessing.mayPay(guesses.length)) return [];
     const start = performance.now();
     const choice = (by: Allowed, i: number): Choice => {
       const before = [...text, ...guesses.slice(0, i)];
@@ -208,8 +238,8 @@ export class Speculation {
     this.stats.acceptedTokens += chosen.length - 1;
   }
 
-  /** Adds the time of a checked step, except for the first one, in which the driver may still compile shaders. */
+  /** Adds the time of a checked step. The first one does not count, since the driver may still compile shaders. */
   private measured(start: number, chosen: readonly Token[]): void {
-    if (this.stats.checkedSteps > 1) this.guessing.checkedStep(performance.now() - start, chosen.length - 1);
+    this.guessing.checkedStep(performance.now() - start, chosen.length - 1, this.stats.checkedSteps > 1);
   }
 }
