@@ -19,11 +19,12 @@ from helpers.gguf_files import wide_llama
 from training_page import PLAY, QUIET
 from websockets.sync.client import ClientConnection, connect
 
-from glgpt import LanguageModel
+from glgpt import Constraint, LanguageModel
 from glgpt.page.player import mixes
 from glgpt.page.player.export import PlayerOptions, export_player
 
 PROMPT = "First Citizen:\nBefore we proceed"
+PATTERN = "[a-z ]*"  # the constraint of a text
 # Even headless, Firefox offers no WebGL without a display. Under Xvfb, a preference must force WebGL.
 PREFERENCES = 'user_pref("webgl.force-enabled", true);\nuser_pref("browser.shell.checkDefaultBrowser", false);\n'
 POLICY = "Content-Security-Policy"
@@ -158,8 +159,12 @@ def test_firefox_says_what_the_desktop_says(
     evaluate("glgpt.ready")
     assert "llvmpipe" in evaluate("glgpt.info().renderer")
     ids = evaluate(f"glgpt.generate({json.dumps({'prompt': PROMPT, 'tokens': 48, 'temperature': 0})}).then(r => r.ids)")
+    constrained = json.dumps({"prompt": PROMPT, "tokens": 12, "temperature": 0, "constraint": {"regex": PATTERN}})
+    text = evaluate(f"glgpt.generate({constrained}).then((r) => r.text)")
+    assert evaluate("glgpt.model.sampling.masked.bits === null")  # only Chrome reads tokens bit by bit
     with LanguageModel.from_pretrained(small[0], device="software") as desktop:
         assert ids == list(desktop.generate_ids(PROMPT, 48, temperature=0))
+        assert text == "".join(desktop.generate(PROMPT, 12, temperature=0, constraint=Constraint.regex(PATTERN)))
     parity = evaluate("glgpt.parity()")
     assert parity["pass"] and parity["maxError"] < 1e-4, parity
     evaluate("glgpt.warmUp()")

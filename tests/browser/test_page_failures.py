@@ -287,11 +287,18 @@ def test_a_context_lost_while_the_model_loads(exported: Path, serve: Serve, brow
         ("readPixels", "", 3),
         ("fenceSync", "", 2),
         ("getBufferSubData", "", 2),
+        ("endQuery", "", 40),
+        ("getQueryParameter", "", 60),
+        ("getQueryParameter", "", 71),
+        ("uniform1i", "", 90),
     ],
-    ids=["prefill", "decode", "sampling", "read", "fence", "copy"],
+    ids=["prefill", "decode", "sampling", "read", "fence", "copy", "query", "polling", "result", "bit"],
 )
 def test_a_context_lost_at_any_call_changes_no_token(opened: Any, call: str, entry: str, count: int) -> None:
-    """Fails if a text changes when the context is lost right before a call: see `LOSE_AT`."""
+    """Fails if a text changes when the context is lost right before a call: see `LOSE_AT`.
+
+    Calls of queries read the tokens of a constrained text.
+    """
     script = """async ([options, call, entry, count]) => {
       const {model} = glgpt, {player} = model, {gl} = model.device, {contexts} = glgpt.info();
       LOSE_AT
@@ -301,6 +308,8 @@ def test_a_context_lost_at_any_call_changes_no_token(opened: Any, call: str, ent
       return [ids, glgpt.info().contexts - contexts];
     }"""
     options = {"prompt": PROMPT, "tokens": 8, "topK": 20, "seed": 3}
+    if "Query" in call or call == "uniform1i":
+        options["constraint"] = {"regex": "[a-zA-Z ,.]*"}
     expected = opened.evaluate("(options) => glgpt.generate(options).then((r) => r.ids)", options)
     assert len(expected) == 8
     assert opened.evaluate(script.replace("LOSE_AT", LOSE_AT), [options, call, entry, count]) == [expected, 1]

@@ -203,26 +203,6 @@ test("checking guesses does not change the text, and a forced text has no incomp
   expect(worker.jobs.slice(-2)).toEqual([{ guesses: [3, 4] }, { tokens: [3, 4] }]);
 });
 
-test("equal masks are one object, and tokens are appended up to the first that changes the mask", async () => {
-  const answers: Answer[] = [
-    { ready: true },
-    bits(0, 3),
-    bits(0, 3),
-    { ...bits(0, 3), appended: 2 },
-    { ...bits(7), appended: 1 },
-  ];
-  const worker = new FakeWorker(() => answers.shift()!);
-  const matcher = await new Grammars(VOCABULARY, async () => worker).matcher({ choice: ["a"] });
-  const first = await matcher.allowed;
-  matcher.accept(3);
-  expect(await matcher.allowed).toBe(first);
-  expect(await matcher.acceptSame([0, 3])).toBe(2);
-  expect(await matcher.allowed).toBe(first);
-  expect(await matcher.acceptSame([3, 0])).toBe(1);
-  expect((await matcher.allowed)!.has(7)).toBe(true);
-  expect(worker.jobs.at(-1)).toEqual({ same: [3, 0] });
-});
-
 test("a worker's answer about an abandoned text is not used for the next text", async () => {
   const worker = new FakeWorker((job) =>
     "vocabulary" in job ? { ready: true } : "tokens" in job ? bits(...job.tokens) : bits(1, 2),

@@ -40,6 +40,7 @@ class Drawing {
     },
     flush: () => this.flushes++,
     getSyncParameter: (fence: { passed: boolean }) => fence.passed,
+    getQueryParameter: (query: { passed: boolean }) => query.passed,
     deleteSync: () => {},
     SIGNALED: true,
   };
@@ -97,6 +98,24 @@ test("a fence that is due soon is polled with flushes", async () => {
   expect(drawing.flushes).toBeGreaterThan(1); // setting the fence flushes once
   await drawing.pass();
   await read;
+});
+
+test("a wait for a query needs no fence, and ends after earlier reads", async () => {
+  const drawing = new Drawing();
+  const done: string[] = [];
+  const query = { passed: true };
+  const read = drawing.read(1).then(() => done.push("read"));
+  const answered = drawing.reader.answered(query).then(() => done.push("answered"));
+  expect(drawing.fences).toHaveLength(1); // that of the read
+  await drawing.pass();
+  await Promise.all([read, answered]);
+  query.passed = false;
+  const later = drawing.reader.answered(query).then(() => done.push("later"));
+  for (let polls = 0; polls < 5; polls++) await pause();
+  expect(done).toEqual(["read", "answered"]);
+  query.passed = true;
+  await later;
+  expect(drawing.fences).toHaveLength(1);
 });
 
 test("a read after `close` waits for a new fence", async () => {

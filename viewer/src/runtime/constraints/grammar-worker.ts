@@ -4,13 +4,12 @@
 import { GrammarCompiler, GrammarMatcher, TokenizerInfo } from "@mlc-ai/web-xgrammar";
 import { PageError, reason } from "../gl/errors";
 import { constraintGrammar } from "./grammar";
-import { equal, type Answer, type Job, type Next } from "./jobs";
+import type { Answer, Job, Next } from "./jobs";
 
 const MAX_FORCED = 256; // maximum characters of `Next.forced`, more than the page guesses in one step
 
 let compiler: GrammarCompiler | null = null;
 let matcher: GrammarMatcher | null = null;
-let current: Next = { bits: new Uint32Array(), forced: "" }; // the tokens that may follow the matcher's text
 let recursive = false; // `Grammar.recursive` of the matcher's grammar
 let said = ""; // the latest fatal message that the library logged
 
@@ -35,36 +34,18 @@ async function answered(job: Job): Promise<Answer> {
     recursive = grammar.recursive;
     matcher = await GrammarMatcher.createGrammarMatcher(compiled);
     compiled.dispose();
-    return following(matcher);
+    return next(matcher);
   }
   if ("guesses" in job) return { after: await afterEach(matcher!, job.guesses) };
-  if ("same" in job) return appendSame(matcher!, job.same);
   for (const token of job.tokens) append(matcher!, token);
-  return following(matcher!);
+  return next(matcher!);
 }
 
 function append(matcher: GrammarMatcher, token: number): void {
   if (!matcher.acceptToken(token)) throw new Error(`token ${token} does not match the grammar`);
 }
 
-/** Returns what may follow the matcher's text. Stores a copy in `current`: the result's memory moves to the page. */
-async function following(matcher: GrammarMatcher): Promise<Next> {
-  const found = await next(matcher);
-  current = { ...found, bits: found.bits.slice() };
-  return found;
-}
-
-/** Runs a `SameJob` (see jobs.ts). */
-async function appendSame(matcher: GrammarMatcher, tokens: readonly number[]): Promise<Answer> {
-  const before = current;
-  for (const [i, token] of tokens.entries()) {
-    append(matcher, token);
-    const found = await following(matcher);
-    if (i + 1 === tokens.length || !equal(found, before)) return { ...found, appended: i + 1 };
-  }
-  return { failed: "there are no tokens to append" };
-}
-
+/** Returns what may follow the matcher's text. */
 async function next(matcher: GrammarMatcher): Promise<Next> {
   const forced = recursive ? "" : matcher.findJumpForwardString().slice(0, MAX_FORCED);
   return { bits: new Uint32Array(await matcher.getNextTokenBitmask()), forced };

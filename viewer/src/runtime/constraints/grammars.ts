@@ -5,7 +5,7 @@ import { PageError, reason } from "../gl/errors";
 import { Queue, unlessAborted } from "../gl/wait";
 import { readBytes, writtenBytes } from "./characters";
 import { checkedConstraint, unusable, type Constraint } from "./constraint";
-import { equal, type Answer, type Job, type Next } from "./jobs";
+import type { Answer, Job, Next } from "./jobs";
 import address from "./grammar-worker?worker&url";
 
 const LOAD_MS = 60_000; // maximum ms to fetch the worker and read the vocabulary
@@ -168,6 +168,13 @@ function next(answer: Answer): Next {
   return answer;
 }
 
+/** Returns the number of set bits of a 32-bit integer: adds up neighbouring groups of 1, 2 and 4 bits, then bytes. */
+function setBits(word: number): number {
+  const pairs = word - ((word >>> 1) & 0x55555555);
+  const fours = (pairs & 0x33333333) + ((pairs >>> 2) & 0x33333333);
+  return Math.imul((fours + (fours >>> 4)) & 0x0f0f0f0f, 0x01010101) >>> 24;
+}
+
 /** The tokens that may come next in a text. */
 export class Allowed {
   constructor(
@@ -198,8 +205,6 @@ export class Allowed {
 /** Tracks which tokens may come next in a constrained text. */
 export class Matcher {
   private next: Promise<Allowed | null>;
-  /** The last answer, and what `read` returned for it. */
-  private latest: (Next & { allowed: Allowed | null }) | null = null;
 
   /** `follow` sends a job to the worker and resolves to the answer, or to null if the text was stopped. */
   constructor(
@@ -223,16 +228,6 @@ export class Matcher {
   }
 
   /**
-   * Appends tokens one by one, and stops after the first token that changes which tokens are allowed next. All `tokens`
-   * must be in the current `allowed`. Returns the number of appended tokens; 0 if the text was stopped.
-   */
-  async acceptSame(tokens: readonly number[]): Promise<number> {
-    const answer = await this.follow({ same: tokens });
-    this.next = Promise.resolve(answer && this.read(next(answer)));
-    return answer && "appended" in answer ? answer.appended : 0;
-  }
-
-  /**
    * Resolves to a list: for each of these guessed tokens, up to the first that does not match, the tokens that may come
    * after it (null: the text must end there). The list is empty if the text was stopped. The text is unchanged.
    */
@@ -242,25 +237,16 @@ export class Matcher {
   }
 
   /**
-   * Returns the tokens that an answer allows; null if the text must end. Equal consecutive answers give the same
-   * object.
+   * Returns the tokens that an answer allows; null if the text must end. The answer has one bit per token of the
+   * vocabulary, and then one bit that is set if the text may end. If this last bit is set, the `ends` of the vocabulary
+   * are allowed too.
    */
-  private read(answer: Next): Allowed | null {
-    if (!this.latest || !equal(answer, this.latest)) this.latest = { ...answer, allowed: this.unpacked(answer) };
-    return this.latest.allowed;
-  }
-
-  /**
-   * Unpacks an answer. It has one bit per token of the vocabulary, and then one bit that is set if the text may end. If
-   * this last bit is set, allows the `ends` of the vocabulary too.
-   */
-  private unpacked({ bits, forced }: Next): Allowed | null {
+  private read({ bits, forced }: Next): Allowed | null {
     const { size, ends } = this.vocabulary;
     const own = bits.slice(0, (size >>> 5) + 1);
     const ending = (own[size >>> 5]! >>> (size & 31)) & 1;
     own[size >>> 5]! &= size & 31 ? (1 << (size & 31)) - 1 : 0;
-    let count = 0;
-    for (let word of own) for (; word; word &= word - 1) count++;
+    const count = own.reduce((sum, word) => sum + setBits(word), 0);
     if (!count) return null;
     if (ending) for (const id of ends) own[id >>> 5]! |= 1 << (id & 31);
     const text = new TextDecoder().decode(readBytes(forced), { stream: true }); // without an incomplete last character

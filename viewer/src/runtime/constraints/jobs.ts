@@ -28,15 +28,7 @@ export interface GuessesJob {
   guesses: readonly number[];
 }
 
-/**
- * Appends these tokens one by one, and stops after the first token that changes which tokens are allowed next. All of
- * them are among the tokens that are allowed before the job.
- */
-export interface SameJob {
-  same: readonly number[];
-}
-
-export type Job = VocabularyJob | ConstraintJob | TokensJob | GuessesJob | SameJob;
+export type Job = VocabularyJob | ConstraintJob | TokensJob | GuessesJob;
 
 /**
  * `bits`: one bit per token, lowest bit first; 1: the token may come next. `forced`: the text that must come
@@ -49,14 +41,8 @@ export interface Next {
 }
 
 /**
- * The answer to a job: how the text may continue (with the number of appended tokens after a `SameJob`); how the text
- * may continue after each guess (`after`); that the vocabulary is loaded (`ready`); or why the job was not done.
- * The worker can still be used after `refused`, but not after `failed`.
+ * The answer to a job: how the text may continue; how the text may continue after each guess (`after`); that the
+ * vocabulary is loaded (`ready`); or why the job was not done. The worker can still be used after `refused`, but not
+ * after `failed`.
  */
-export type Answer =
-  Next | (Next & { appended: number }) | { after: Next[] } | { failed: string } | { refused: string } | { ready: true };
-
-/** True if `a` and `b` allow the same tokens and force the same text. */
-export function equal(a: Next, b: Next): boolean {
-  return a.forced === b.forced && a.bits.length === b.bits.length && a.bits.every((word, i) => word === b.bits[i]);
-}
+export type Answer = Next | { after: Next[] } | { failed: string } | { refused: string } | { ready: true };

@@ -71,16 +71,15 @@ export class DeviceSampling {
   async chooseAllowed(sampler: Sampler, step: number, allowed: Allowed, top = 0): Promise<Token | null> {
     if (!this.masked.ready) return null;
     const rows = top ? this.logits() : null;
-    const [texels, logits] = await Promise.all([this.masked.choose(sampler, step, allowed), rows]);
-    const { id, undecided } = chosen(texels, sampler);
-    if (undecided) return null;
+    const [id, logits] = await Promise.all([this.masked.choose(sampler, step, allowed), rows]);
+    if (id === null) return null;
     if (!logits) return { id };
     const draw = sampler.greedy ? certain(id) : sampler.draw(sampler.adjusted(logits, [], allowed), step, allowed);
     return { id, ...alternatives(logits, top, id, draw) };
   }
 
   /**
-   * True if the page reads only a few texels to learn a token that `chooseAllowed` chooses. False if the page reads all
+   * True if the page reads only a token's texel to learn what `chooseAllowed` chooses. False if the page reads all
    * logits, as for alternatives: that read would also wait for commands that are issued after it.
    */
   readsOnlyToken(sampler: Sampler, top = 0): boolean {

@@ -8,7 +8,6 @@ import { ForcedTokens } from "./forced";
 import { GroupSizes } from "./group-sizes";
 import { InFlight } from "./in-flight";
 import type { Model } from "./model";
-import { SameMask } from "./same-mask";
 import { Sampler, type SamplingOptions, type Token } from "./sampling";
 import type { SpeculationStats } from "./speculation";
 
@@ -120,7 +119,6 @@ export class TextGenerator {
     await cache.prepare(text);
     const forced = new ForcedTokens(this.model, (run.speculate ?? !device.software) && !sampler.adjusts);
     const sizes = new GroupSizes(this.model);
-    const sameMask = new SameMask(this.model, sizes);
     try {
       for (let taken = 0; taken < count;) {
         const start = performance.now();
@@ -129,30 +127,24 @@ export class TextGenerator {
         if (taken === 0) cache.prefill(text);
         else cache.ids.push(text.at(-1)!);
         let decoded = false; // true if the decode of the last of `tokens` was issued already
-        let tokens = await sameMask.step(stretch, taken, allowed, matcher);
-        if (run.signal?.aborted) return;
+        let tokens = await forced.step(stretch, taken, allowed, matcher);
         if (!tokens.length) {
-          tokens = await forced.step(stretch, taken, allowed, matcher);
-          if (!tokens.length) {
-            decoded = taken + 1 < count && sizes.groups > 1 && sampling.readsOnlyToken(sampler, run.alternatives);
-            tokens = [await this.allowed(stretch, taken, allowed, decoded)];
-            if (taken) {
-              const ms = performance.now() - start; // the first token's time would include the prompt
-              forced.plainToken(ms);
-              sameMask.plainToken(ms, allowed);
-            }
+          decoded = taken + 1 < count && sizes.groups > 1 && sampling.readsOnlyToken(sampler, run.alternatives);
+          tokens = [await this.allowed(stretch, taken, allowed, decoded)];
+          if (taken) {
+            sizes.tokenMs = performance.now() - start; // the first token's time would include the prompt
+            forced.plainToken(sizes.tokenMs);
           }
-          matcher.accept(...tokens.map(({ id }) => id));
         }
+        matcher.accept(...tokens.map(({ id }) => id));
         taken += tokens.length;
-        if (taken < count && !sameMask.ahead && !decoded) this.decodeNow(first + taken - 1);
+        if (taken < count && !decoded) this.decodeNow(first + taken - 1);
         for (const [i, token] of tokens.entries()) {
           if (i) cache.ids.push(text.at(-1)!);
           yield token;
         }
       }
     } finally {
-      await sameMask.drop();
       if (forced.stats) run.onGuesses?.(forced.stats);
     }
   }

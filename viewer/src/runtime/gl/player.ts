@@ -11,7 +11,7 @@ import { compileAll } from "./shaders";
 import { yielder } from "./wait";
 
 const BLOCKS = 8; // uniform buffers used in rotation, so that a write does not wait for draws that read its buffer
-const SENT_TOGETHER = 40; // number of passes from one flush to the next; Chrome checks its fences after each flush
+const SENT_TOGETHER = 40; // number of passes from one flush to the next; Chrome looks for signals after each flush
 
 export type Texels = Float32Array | Uint32Array;
 

@@ -6,18 +6,21 @@
 // does not wait for a buffer of usage STREAM_READ that was written once and then fenced once, because Chrome copies
 // such a buffer when the fence passes. Therefore, the small reads of a fence share one buffer, which is not used again.
 // All reads and waits of a context share one `Reader`, so that nothing else sets a fence between a read and its fence.
+//
+// A wait for the result of an occlusion query needs no fence. Such waits are in the same queue: the device reaches the
+// fences and queries (signals) in the order in which they were issued.
 
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";
 
-const HEARD = 50; // maximum ms until the browser reports a lost context
-const LATEST = 600_000; // ms after which a fence counts as lost; a step may take a minute on a slow device
+export const HEARD = 50; // maximum ms until the browser reports a lost context
+const LATEST = 600_000; // ms after which a signal counts as lost; a step may take a minute on a slow device
 const SMALL = 4096; // maximum bytes of a read that shares a buffer
 const SHARED = 4 * SMALL; // bytes of a shared buffer
 const KEPT = 1 << 20; // maximum bytes of a buffer that is kept for later reads
-const SOON = 10; // ms; a fence that usually passes within this time is polled without sleeping
-const MAX_SLEEP = 8; // maximum ms between two polls of a slow fence; each poll takes time from a software driver
-const NUDGE = 0.3; // ms between two flushes; Chrome checks its fences after each flush, and otherwise only after 2 ms
+const SOON = 10; // ms; a signal that usually comes within this time is polled without sleeping
+const MAX_SLEEP = 8; // maximum ms between two polls of a slow signal; each poll takes time from a software driver
+const NUDGE = 0.3; // ms between two flushes; Chrome looks for signals after each flush, and otherwise only after 2 ms
 
 interface Slot {
   buffer: WebGLBuffer;
@@ -31,10 +34,13 @@ interface Copy {
   into: Uint8Array;
 }
 
-/** Reads and waits that share a fence. */
+/** Tells that the device has done earlier commands: a fence that passed, or an occlusion query that has a result. */
+type Signal = { fence: WebGLSync } | { query: WebGLQuery };
+
+/** Reads and waits that share a fence, or the wait for a query. */
 interface Group {
-  /** undefined: not set yet, so more reads may join; null: the context was lost before the fence could be set. */
-  fence: WebGLSync | null | undefined;
+  /** undefined: no fence is set yet, so more reads may join; null: the context was lost before it could be set. */
+  signal: Signal | null | undefined;
   copies: Copy[];
   /** The buffer that small reads share. */
   shared: Slot | null;
@@ -51,8 +57,8 @@ export class Reader {
   private readonly free: Slot[] = [];
   private readonly queue: Group[] = [];
   /**
-   * Running mean of the ms until a fence passes. They are counted from when the previous fence passed, or from the read
-   * if no other fence was waiting.
+   * Running mean of the ms until a signal. They are counted from the previous signal, or from the read if no other read
+   * was waiting. Signals that came together with the previous one do not count.
    */
   private between = 2;
 
@@ -104,24 +110,34 @@ export class Reader {
   /** Sets the fence of the latest reads. Later reads get a new fence. */
   close(): void {
     const last = this.queue.at(-1);
-    if (!last || last.fence !== undefined) return;
+    if (!last || last.signal !== undefined) return;
     const { gl } = this.device;
-    last.fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    last.signal = fence && { fence };
     gl.flush();
+  }
+
+  /** Resolves when a query that was issued has its result. This needs no fence. */
+  answered(query: WebGLQuery): Promise<void> {
+    this.close();
+    const group = this.open();
+    group.signal = { query };
+    this.device.gl.flush();
+    return group.passed;
   }
 
   /** Returns the group that new reads join. */
   private open(): Group {
     const last = this.queue.at(-1);
-    if (last && last.fence === undefined) return last;
+    if (last && last.signal === undefined) return last;
     let resolve = () => {};
     let reject: Group["reject"] = () => {};
     const passed = new Promise<void>((yes, no) => ([resolve, reject] = [yes, no]));
     passed.catch(() => {}); // callers that wait receive the error
-    const group: Group = { fence: undefined, copies: [], shared: null, filled: 0, passed, resolve, reject };
+    const group: Group = { signal: undefined, copies: [], shared: null, filled: 0, passed, resolve, reject };
     this.queue.push(group);
     void pause().then(() => {
-      if (group.fence === undefined) this.close();
+      if (group.signal === undefined) this.close();
     });
     if (this.queue.length === 1) void this.poll();
     return group;
@@ -163,7 +179,7 @@ export class Reader {
     }
   }
 
-  /** Waits for all fences. Rejects all waiting reads if the context is lost or anything throws. */
+  /** Waits for all signals. Rejects all waiting reads if the context is lost or anything throws. */
   private async poll(): Promise<void> {
     try {
       await this.passAll();
@@ -173,40 +189,49 @@ export class Reader {
   }
 
   /**
-   * Polls only the first fence, because fences pass in order. Sleeps between polls of a slow fence, because constant
+   * Polls only the first signal, because signals come in order. Sleeps between polls of a slow signal, because constant
    * polling would occupy a software driver.
    */
   private async passAll(): Promise<void> {
     const { gl } = this.device;
     let since = performance.now();
     let flushed = since;
+    let polled = false; // true if the first signal was polled before it came
     const yieldIfLate = yielder();
     await pause();
     for (let head = this.queue[0]; head; head = this.queue[0]) {
       const waited = performance.now() - since;
-      if (head.fence === null || this.gone() || waited > LATEST) throw new ContextLost();
-      if (head.fence && gl.getSyncParameter(head.fence, gl.SYNC_STATUS) === gl.SIGNALED) {
-        this.between += 0.2 * (Math.min(waited, 500) - this.between);
+      if (head.signal === null || this.gone() || waited > LATEST) throw new ContextLost();
+      if (head.signal && this.isDone(head.signal)) {
+        if (polled) this.between += 0.2 * (Math.min(waited, 500) - this.between);
+        polled = false;
         since = performance.now();
         await this.copy(head, yieldIfLate); // the group stays in the queue, so that `open` starts no second poll
         // When a context is lost, its fences pass and its buffers hold zeros before the page is notified.
         if (head.copies.some(({ into }) => blank(into))) await this.device.sleep(HEARD);
         if (this.gone()) continue;
         this.queue.shift();
-        gl.deleteSync(head.fence);
+        if ("fence" in head.signal) gl.deleteSync(head.signal.fence);
         this.release(head);
         head.resolve();
       } else {
+        polled ||= Boolean(head.signal);
         await pause(); // browsers do not throttle a timer that is set after a pause
-        const left = this.between - waited; // ms until the fence usually passes
+        const left = this.between - waited; // ms until the signal usually comes
         if (this.between > SOON || left < -2)
           await this.device.sleep(Math.min(MAX_SLEEP, Math.max(1, Math.abs(left) / 3)));
-        else if (head.fence && performance.now() - flushed > NUDGE) {
+        else if (head.signal && performance.now() - flushed > NUDGE) {
           if (!this.gone()) gl.flush();
           flushed = performance.now();
         }
       }
     }
+  }
+
+  private isDone(signal: Signal): boolean {
+    const { gl } = this.device;
+    if ("fence" in signal) return gl.getSyncParameter(signal.fence, gl.SYNC_STATUS) === gl.SIGNALED;
+    return Boolean(gl.getQueryParameter(signal.query, gl.QUERY_RESULT_AVAILABLE));
   }
 
   /** True if the context of this reader is lost. */
