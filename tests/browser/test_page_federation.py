@@ -68,7 +68,7 @@ def test_two_pages_and_two_desktops(tmp_path: Path, browse: Browse, commands: An
     rounds = host.events("round")
     assert [line["clients"] for line in rounds] == [4] * ROUNDS
     losses = [line["validation_loss"] for line in rounds if "validation_loss" in line]
-    # The losses of the later rounds depend on when the page was reloaded; the last may be slightly above the previous.
+    # Rounds are short: on a busy machine, the last loss was 0.0015 above the one before it.
     assert max(losses[1:]) < losses[0] < 4.5, losses
     assert host.process.wait(60) == 0
     dashboard.wait_for_function(

@@ -7,8 +7,7 @@ import { compileAll } from "./shaders";
 
 const NUMBER = 20; // bits of the first component, an integer of at least 0
 const BITS = NUMBER + 2; // the last two are flags: 1 if the third or fourth component is above 0
-// Other browsers were not measured. In Firefox, each result of a query is a call to another process.
-const MEASURED = /Chrome\//;
+const MEASURED = /Chrome\//; // browsers in which these reads were measured on a GPU
 
 // Draw i writes its pixel only if bit i is 1. The last draw always writes; if its query says otherwise, the context is
 // lost.
@@ -44,9 +43,9 @@ export class BitReader {
   }
 
   /**
-   * Compiles the shader and reads a known texel. Resolves to null if reads must have a fence: if the numbers, which are
-   * below `end`, may have more than 20 bits, if the device stores floats as integers, if the known texel is read wrong,
-   * or in other browsers than Chrome. Rejects with ContextLost if the context is lost.
+   * Compiles the shader and reads a known texel. Resolves to null if the caller must read with a fence: in a browser
+   * that was not measured, if a number below `end` may have more than 20 bits, if the device stores floats as integers,
+   * or if the known texel is read wrong. Rejects with ContextLost if the context is lost.
    */
   static async open(device: Device, options: Options, end: number): Promise<BitReader | null> {
     if (options.storage === "uint" || end > 2 ** NUMBER || !MEASURED.test(navigator.userAgent)) return null;
@@ -77,9 +76,10 @@ export class BitReader {
     const { device } = this;
     const { generation } = device;
     const bits = await this.bits(texture);
-    if (!(bits >> BITS)) await device.sleep(HEARD);
+    const lost = bits >> BITS === 0;
+    if (lost) await device.sleep(HEARD);
     device.still(generation);
-    if (!(bits >> BITS)) throw new ContextLost();
+    if (lost) throw new ContextLost();
     return [bits & (2 ** NUMBER - 1), 0, (bits >> NUMBER) & 1, (bits >> (NUMBER + 1)) & 1];
   }
 
