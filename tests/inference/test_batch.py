@@ -147,7 +147,7 @@ def test_abandoned_batches_make_room(goldens: Path, monkeypatch: pytest.MonkeyPa
         prompts = [[i % model.config.vocab_size for i in range(first, first + 20)] for first in range(8)]
         wanted, sizes, step = alone(model, prompts, 8, eos=False, **SAMPLED), list[int](), BatchDecoder.step
         for _ in range(6):
-            next(model.generate_batch(prompts, 8)[0])
+            next(model.generate_batch(prompts, 8, eos=False)[0])
 
         def counted(self: BatchDecoder, texts: Sequence[Text], x: Any) -> None:
             sizes.append(len(texts))
