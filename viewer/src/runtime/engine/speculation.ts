@@ -29,9 +29,8 @@ export class Guessing {
   private gained = 0; // mean tokens of a checked step
   private pause = FIRST_PAUSE;
   private left = 0; // remaining tokens of the current pause
-  private afterCheck = false; // true if the last step was checked
-  private open: { ms: number; tokens: number } | null = null; // the last checked step, until its delay is known
-  private since = 0; // tokens since the last checked step
+  private pending: { ms: number; tokens: number } | null = null; // the last checked step, until its delay is known
+  private since = Infinity; // tokens since the last checked step; 0: the last step was checked
 
   /** True during a pause, after guessing cost more time than it saved. */
   get paused(): boolean {
@@ -53,9 +52,8 @@ export class Guessing {
   plainTokens(msEach: number, tokens: number): void {
     this.left = Math.max(0, this.left - tokens);
     // The first tokens after a checked step also wait for copies of the caches. This delay is part of the step.
-    if (this.afterCheck) this.settle(this.plain ? tokens * (msEach - this.plain) : 0);
+    if (this.since === 0) this.settle(this.plain ? tokens * (msEach - this.plain) : 0);
     else this.plain = average(this.plain, msEach);
-    this.afterCheck = false;
     this.since += tokens;
     if (this.since > MAX_PAUSE) this.checked = this.gained = 0; // outdated
   }
@@ -66,19 +64,20 @@ export class Guessing {
    */
   checkedStep(ms: number, accepted: number, counts = true): void {
     this.settle(0);
-    [this.afterCheck, this.since] = [true, 0];
+    this.since = 0;
     if (!counts) return;
     const tokens = 1 + accepted;
-    this.open = { ms, tokens };
+    this.pending = { ms, tokens };
+    // A step that saved no time even without the delay begins a pause now.
     if (average(this.gained, tokens) * this.plain < average(this.checked, ms)) this.settle(0);
   }
 
   /** Counts the last checked step, whose next tokens came `delay` ms later than plain tokens. Begins a pause if due. */
   private settle(delay: number): void {
-    if (!this.open) return;
-    this.checked = average(this.checked, this.open.ms + delay);
-    this.gained = average(this.gained, this.open.tokens);
-    this.open = null;
+    if (!this.pending) return;
+    this.checked = average(this.checked, this.pending.ms + delay);
+    this.gained = average(this.gained, this.pending.tokens);
+    this.pending = null;
     if (this.plain && this.gained * this.plain < this.checked) {
       this.left = this.pause;
       this.pause = Math.min(2 * this.pause, MAX_PAUSE);

@@ -2,12 +2,12 @@
 // each token by half a millisecond. For each bit, an occlusion query tells whether a draw wrote its pixel.
 
 import { ContextLost, type Device, type Options } from "./device";
-import { HEARD, Reader } from "./readback";
+import { LOSS_REPORT_MS, Reader } from "./readback";
 import { compileAll } from "./shaders";
 
-const NUMBER = 20; // bits of the first component, an integer of at least 0
-const BITS = NUMBER + 2; // the last two are flags: 1 if the third or fourth component is above 0
-const MEASURED = /Chrome\//; // browsers in which these reads were measured on a GPU
+const ID_BITS = 20; // bits of the first component, a token's id
+const BITS = ID_BITS + 2; // the last two are flags: 1 if the third or fourth component is above 0
+const MEASURED_BROWSERS = /Chrome\//; // browsers in which these reads were measured on a GPU
 
 // Draw i writes its pixel only if bit i is 1. The last draw always writes; if its query says otherwise, the context is
 // lost.
@@ -17,7 +17,7 @@ uniform highp int bit;
 out vec4 written;
 void main() {
   vec4 texel = texelFetch(texels, ivec3(0), 0);
-  if (bit < ${NUMBER} ? (int(texel.x) >> bit & 1) < 1 : bit < ${BITS} && texel[bit - ${NUMBER - 2}] <= 0.0) discard;
+  if (bit < ${ID_BITS} ? (int(texel.x) >> bit & 1) < 1 : bit < ${BITS} && texel[bit - ${ID_BITS - 2}] <= 0.0) discard;
   written = texel;
 }`;
 
@@ -44,11 +44,11 @@ export class BitReader {
 
   /**
    * Compiles the shader and reads a known texel. Resolves to null if the caller must read with a fence: in a browser
-   * that was not measured, if a number below `end` may have more than 20 bits, if the device stores floats as integers,
+   * that was not measured, if an id below `end` may have more than 20 bits, if the device stores floats as integers,
    * or if the known texel is read wrong. Rejects with ContextLost if the context is lost.
    */
   static async open(device: Device, options: Options, end: number): Promise<BitReader | null> {
-    if (options.storage === "uint" || end > 2 ** NUMBER || !MEASURED.test(navigator.userAgent)) return null;
+    if (options.storage === "uint" || end > 2 ** ID_BITS || !MEASURED_BROWSERS.test(navigator.userAgent)) return null;
     const { gl, generation } = device;
     let reader: BitReader | null = null;
     try {
@@ -69,7 +69,7 @@ export class BitReader {
   }
 
   /**
-   * Reads the first texel: the number, 0 instead of the second component, and the flags as 0 or 1. The commands are
+   * Reads the first texel: the id, 0 instead of the second component, and the flags as 0 or 1. The commands are
    * issued before the call returns. Rejects with ContextLost if the context is lost.
    */
   async read(texture: WebGLTexture): Promise<number[]> {
@@ -77,10 +77,10 @@ export class BitReader {
     const { generation } = device;
     const bits = await this.bits(texture);
     const lost = bits >> BITS === 0;
-    if (lost) await device.sleep(HEARD);
+    if (lost) await device.sleep(LOSS_REPORT_MS);
     device.still(generation);
     if (lost) throw new ContextLost();
-    return [bits & (2 ** NUMBER - 1), 0, (bits >> NUMBER) & 1, (bits >> (NUMBER + 1)) & 1];
+    return [bits & (2 ** ID_BITS - 1), 0, (bits >> ID_BITS) & 1, (bits >> (ID_BITS + 1)) & 1];
   }
 
   /** Draws the bits of the first texel. Resolves to the bits, with bit `BITS` set. */

@@ -13,7 +13,7 @@
 import { ContextLost, type Device } from "./device";
 import { pause, yielder } from "./wait";
 
-export const HEARD = 50; // maximum ms until the browser reports a lost context
+export const LOSS_REPORT_MS = 50; // maximum ms until the browser reports a lost context
 const LATEST = 600_000; // ms after which a signal counts as lost; a step may take a minute on a slow device
 const SMALL = 4096; // maximum bytes of a read that shares a buffer
 const SHARED = 4 * SMALL; // bytes of a shared buffer
@@ -208,7 +208,7 @@ export class Reader {
         since = performance.now();
         await this.copy(head, yieldIfLate); // the group stays in the queue, so that `open` starts no second poll
         // When a context is lost, its fences pass and its buffers hold zeros before the page is notified.
-        if (head.copies.some(({ into }) => blank(into))) await this.device.sleep(HEARD);
+        if (head.copies.some(({ into }) => blank(into))) await this.device.sleep(LOSS_REPORT_MS);
         if (this.gone()) continue;
         this.queue.shift();
         if ("fence" in head.signal) gl.deleteSync(head.signal.fence);
